@@ -103,13 +103,14 @@ DecoderMemory::Needs DecoderMemory::needs_of(const DecoderModel& model, const De
                                  .size_bytes;
     }
     bytes.kv = kv_page_bytes(model, sizes.kv_kind) * sizes.pages * model.num_layers;
-    bytes.step = sizes.part_slots * part_slot_bytes(model) +
-                 word * sizes.logit_rows * model.vocab_size + likeliest_bytes(model, sizes) +
-                 word * rows *
-                     (2 * hidden + model.qkv_size() + 2 * std::uint64_t{model.q_size()} +
-                      inner_size(model)) +
-                 word * rows * sizes.lanes * (1 + addends_max(model)) * hidden +
-                 word * sizes.row_pages * kv_page_tokens * model.head_dim;
+    if (model.is_span) bytes.step += span_kv_layer_bytes(model, rows) * model.num_layers;
+    bytes.step += sizes.part_slots * part_slot_bytes(model) +
+                  word * sizes.logit_rows * model.vocab_size + likeliest_bytes(model, sizes) +
+                  word * rows *
+                      (2 * hidden + model.qkv_size() + 2 * std::uint64_t{model.q_size()} +
+                       inner_size(model)) +
+                  word * rows * sizes.lanes * (1 + addends_max(model)) * hidden +
+                  word * sizes.row_pages * kv_page_tokens * model.head_dim;
     return bytes;
 }
 
@@ -133,10 +134,11 @@ class MemoryBuilder {
         MOEX_TRY(make_step_buffers());
         MOEX_TRY(make_vectors());
         MOEX_TRY(make_places());
-        MOEX_TRY(make_table(WeightPart::Name::embedding_rows, memory_.embeddings));
+        if (!model_.is_span)
+            MOEX_TRY(make_table(WeightPart::Name::embedding_rows, memory_.embeddings));
         for (std::uint32_t layer = 0; layer < model_.num_layers; ++layer)
             MOEX_TRY(make_layer(layer));
-        if (model_.tied_embeddings)
+        if (model_.is_span || model_.tied_embeddings)
             memory_.head = memory_.embeddings;
         else
             MOEX_TRY(make_table(WeightPart::Name::head_rows, memory_.head));
@@ -225,6 +227,10 @@ class MemoryBuilder {
                       "tiles of pairs"));
         MOEX_TRY(make(memory_.intermediate, word * rows * inner_size(model_), "intermediate"));
 
+        if (model_.is_span)
+            MOEX_TRY(make(memory_.span_kv,
+                          DecoderMemory::span_kv_layer_bytes(model_, rows) * model_.num_layers,
+                          "keys and values of rows"));
         for (DecoderMemory::Layer& layer : memory_.layers) {
             const std::uint64_t bytes = DecoderMemory::kv_page_bytes(model_, sizes_.kv_kind) *
                                         sizes_.pages;
@@ -290,7 +296,8 @@ class MemoryBuilder {
         using Name = WeightPart::Name;
         const std::uint64_t hidden = model_.hidden_size, head_dim = model_.head_dim;
         MOEX_TRY(add_vector(memory_.no_bias, {}, std::max<std::uint64_t>(hidden, 64), false));
-        MOEX_TRY(add_vector(memory_.final_norm, {.name = Name::final_norm}, hidden));
+        MOEX_TRY(
+            add_vector(memory_.final_norm, {.name = Name::final_norm}, hidden, !model_.is_span));
         for (std::uint32_t i = 0; i < model_.num_layers; ++i) {
             DecoderMemory::Layer& layer = memory_.layers[i];
             MOEX_TRY(add_vector(layer.input_norm, {.name = Name::input_norm, .layer = i}, hidden));

@@ -78,6 +78,11 @@ class DecoderMemory {
     // Returns the bytes of a page in one layer.
     static std::uint64_t kv_page_bytes(const DecoderModel& model, KvKind kind);
 
+    // Returns the bytes of the keys and values of a step's rows in one layer, as f16.
+    static std::uint64_t span_kv_layer_bytes(const DecoderModel& model, std::uint64_t num_rows) {
+        return num_rows * 2 * model.kv_size() * sizeof(std::uint16_t);
+    }
+
     // Returns the number of candidate lists for a row at each level: one list per stretch of the
     // vocabulary, then the merged lists, down to a single one.
     static std::vector<std::uint32_t> likeliest_lists(std::uint32_t vocab_size);
@@ -91,6 +96,9 @@ class DecoderMemory {
     std::vector<Shard> embeddings, head;
     gpu::Binding final_norm, no_bias;
     std::vector<Lane> lanes;
+    // Keys and values of a step's rows as they are copied out of the cache and into it, in a span:
+    // span_kv_layer_bytes() for each layer.
+    gpu::BufferId span_kv;
     gpu::BufferId ids, best, logits, y, y_transposed, qkv, q, parts, peaks, attended, likeliest,
         router_logits, routes, dense_routes, tiles, intermediate, cos_sin;
     std::uint64_t weight_bytes = 0, kv_bytes = 0;

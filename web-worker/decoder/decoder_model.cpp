@@ -36,6 +36,8 @@ Status check_model(const DecoderModel& model) {
     MOEX_TRY(check_row("hidden_size", model.hidden_size, model.attention_kind, group));
     MOEX_TRY(check_row("hidden_size", model.hidden_size, model.table_kind, group));
     MOEX_TRY(check_row("num_heads * head_dim", model.q_size(), model.attention_kind, group));
+    if (model.is_span && (model.vocab_size != 0 || model.head_dim % 8 != 0))
+        return does_not_take("head_dim", model.head_dim, "a multiple of 8 in a span");
     if (model.head_dim % 4 != 0 || model.head_dim > 256)
         return does_not_take("head_dim", model.head_dim, "a multiple of 4, at most 256");
     if (model.num_kv_heads == 0 || model.num_heads % model.num_kv_heads != 0)

@@ -34,6 +34,9 @@ struct DecoderModel {
     std::vector<std::uint8_t> layer_is_moe;  // [num_layers]
     bool norm_topk_prob = false, qk_norm = false;
     bool qkv_bias = false, o_bias = false, tied_embeddings = false;
+    // If set, the model is a span of another model's layers: it has no embeddings, final norm and
+    // head (vocab_size 0), and its first and last rows are those of the residual stream.
+    bool is_span = false;
     // If set, the caller computes the experts, between a layer's router and the next layer.
     bool experts_elsewhere = false;
     double rms_norm_eps = 1e-6, rope_theta = 10000;

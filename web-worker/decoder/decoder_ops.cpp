@@ -53,6 +53,10 @@ DecoderOps::DecoderOps(gpu::Device& device, const DecoderModel& model, const Dec
         add_layer(layer, num_addends);
         num_addends = addends_of(layer);
     }
+    if (model.is_span) {
+        add_span(num_addends);
+        return;
+    }
     add_tables(num_addends);
     if (sizes.likeliest) add_likeliest();
 }
@@ -263,6 +267,43 @@ void DecoderOps::add_tables(std::uint32_t num_addends) {
          {"vocab_size", model_.vocab_size},
          {"row_pages", sizes_.row_pages}},
         {{memory_.best}, {lane_.rows}, {memory_.ids}});
+}
+
+void DecoderOps::add_span(std::uint32_t num_addends) {
+    // Only the addition of this norm is used; its output is not read.
+    final_norm_ = add_norm(memory_.final_norm, num_addends, false);
+    for (std::uint32_t index = 0; index < model_.num_layers; ++index) {
+        const auto add_copy = [&](const char* kernel) {
+            return add(kernel,
+                       {{"num_kv_heads", model_.num_kv_heads}, {"head_dim", model_.head_dim}},
+                       {{lane_.rows},
+                        {lane_.page_table},
+                        {memory_.layers[index].kv},
+                        {memory_.span_kv,
+                         index * DecoderMemory::span_kv_layer_bytes(model_, sizes_.rows)}});
+        };
+        layers_[index].kv_gather = add_copy("kv_gather");
+        layers_[index].kv_scatter = add_copy("kv_scatter");
+    }
+}
+
+void DecoderOps::append_end_of_span(std::vector<gpu::Command>& commands,
+                                    std::uint32_t num_rows) const {
+    append(commands, *final_norm_, 1, num_rows);
+}
+
+void DecoderOps::append_kv_gather(std::vector<gpu::Command>& commands,
+                                  std::uint32_t num_rows) const {
+    for (const Layer& layer : layers_)
+        append(commands, *layer.kv_gather, 2 * model_.num_kv_heads, num_rows, 1,
+               &layer != &layers_.front());
+}
+
+void DecoderOps::append_kv_scatter(std::vector<gpu::Command>& commands,
+                                   std::uint32_t num_rows) const {
+    for (const Layer& layer : layers_)
+        append(commands, *layer.kv_scatter, 2 * model_.num_kv_heads, num_rows, 1,
+               &layer != &layers_.front());
 }
 
 void DecoderOps::add_likeliest() {

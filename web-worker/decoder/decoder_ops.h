@@ -46,6 +46,11 @@ class DecoderOps {
     // lists are stored one after the other from likeliest_at() on.
     void append_likeliest(std::vector<gpu::Command>& commands, std::uint32_t num_rows) const;
     std::uint64_t likeliest_at() const { return likeliest_at_; }
+    // In a span: appends the last addition to the residual stream, or the copies of the rows' keys
+    // and values between the cache and the buffer `span_kv`.
+    void append_end_of_span(std::vector<gpu::Command>& commands, std::uint32_t num_rows) const;
+    void append_kv_gather(std::vector<gpu::Command>& commands, std::uint32_t num_rows) const;
+    void append_kv_scatter(std::vector<gpu::Command>& commands, std::uint32_t num_rows) const;
     // Appends the choice of the likeliest token, which becomes the input row of the next step.
     void append_choice(std::vector<gpu::Command>& commands) const;
 
@@ -66,7 +71,7 @@ class DecoderOps {
     struct Layer {
         const Op *input_norm = nullptr, *rope = nullptr, *attend_page = nullptr,
                  *attend_merge = nullptr, *post_attention_norm = nullptr, *route = nullptr,
-                 *group_pairs = nullptr;
+                 *group_pairs = nullptr, *kv_gather = nullptr, *kv_scatter = nullptr;
         Product qkv, o, router, dense_down;
         std::vector<Product> gate_up, down;  // one product per arena of experts
     };
@@ -92,6 +97,7 @@ class DecoderOps {
     void add_ffn(std::uint32_t index, Layer& layer);
     void add_tables(std::uint32_t num_addends);
     void add_likeliest();
+    void add_span(std::uint32_t num_addends);
     std::uint32_t addends_of(std::uint32_t layer) const;
     void create_next(std::size_t index, std::function<void(Status)> done);
 

@@ -34,7 +34,7 @@ GpuDecoder::GpuDecoder(gpu::Device& device, const DecoderModel& model, const Dec
 
 GpuDecoder::~GpuDecoder() {
     for (const gpu::BufferId buffer :
-         {id_readbacks_[0], id_readbacks_[1], logit_readback_, likeliest_readback_})
+         {id_readbacks_[0], id_readbacks_[1], logit_readback_, likeliest_readback_, span_readback_})
         device_.destroy_buffer(buffer);
     if (page_readback_ != gpu::BufferId{}) device_.destroy_buffer(page_readback_);
     for (const Lane& lane : lanes_) device_.destroy_buffer(lane.routed_readback);
@@ -96,7 +96,7 @@ DecoderSizes GpuDecoder::sizes_of(const gpu::AdapterInfo& adapter, const Decoder
         sizes.row_pages = std::min(sizes.row_pages, sizes.pages);
         sizes.table_entries = sizes.rows * sizes.row_pages;
         sizes.logit_rows = std::min(sizes.rows, batch_logit_rows);
-        sizes.likeliest = true;
+        sizes.likeliest = !model.is_span;
         sizes.lanes = std::max(1u, options.lanes);
     }
     sizes.part_slots = DecoderMemory::part_slots_of(sizes.binding_bytes, model, sizes.rows,
@@ -114,6 +114,14 @@ Status GpuDecoder::make_readbacks() {
         MOEX_ASSIGN(buffer, device_.create_buffer(sizeof(std::uint32_t) * sizes_.ring_ids / 2,
                                                   gpu::BufferUsage::readback, "ids readback"));
         readback = buffer;
+    }
+    if (model_.is_span) {
+        const std::uint64_t row_bytes = sizeof(float) * model_.hidden_size +
+                                        span_kv_layer_bytes(1) * model_.num_layers;
+        MOEX_ASSIGN(span, device_.create_buffer(row_bytes * sizes_.rows, gpu::BufferUsage::readback,
+                                                "span readback"));
+        span_readback_ = span;
+        return {};
     }
     MOEX_ASSIGN(logits, device_.create_buffer(
                             sizeof(float) * std::uint64_t{sizes_.logit_rows} * model_.vocab_size,
@@ -402,6 +410,64 @@ Status GpuDecoder::write_page(std::uint32_t page, ByteView rows) {
         first += layer_bytes;
     }
     return {};
+}
+
+void GpuDecoder::compute_span(const DecoderBatch& batch, std::span<const float> x,
+                              std::function<void(Result<SpanOutput>)> done) {
+    MOEX_CHECK(model_.is_span && sizes_.kv_kind == KvKind::f16, "this decoder is no span");
+    MOEX_CHECK(x.size() == batch.rows.size() * model_.hidden_size && batch.num_logits == 0,
+               text(x.size(), " values for ", batch.rows.size(), " rows of a span"));
+    start(batch);
+    Lane& lane = lanes_.front();
+    const DecoderMemory::Lane& buffers = memory_->lanes.front();
+    device_.write_buffer(buffers.x, 0, std::as_bytes(x));
+
+    commands_.clear();
+    for (std::uint32_t layer = 0; layer < model_.num_layers; ++layer)
+        lane.ops->append_layer(commands_, layer, lane.rows, lane.pages);
+    lane.ops->append_end_of_span(commands_, lane.rows);
+    lane.ops->append_kv_gather(commands_, lane.rows);
+
+    const std::uint64_t layer_bytes = span_kv_layer_bytes(lane.rows);
+    std::uint64_t to = x.size_bytes();
+    commands_.push_back(copy_command(buffers.x, 0, span_readback_, 0, to));
+    for (std::uint32_t layer = 0; layer < model_.num_layers; ++layer) {
+        commands_.push_back(copy_command(memory_->span_kv, layer * span_kv_layer_bytes(sizes_.rows),
+                                         span_readback_, to, layer_bytes));
+        commands_.back().same_stage = true;
+        to += layer_bytes;
+    }
+    device_.submit(commands_);
+    commands_.clear();
+    device_.read_buffer(
+        span_readback_, to,
+        [num_floats = x.size(), done = std::move(done),
+         life = life_.watch()](Result<ByteView> bytes) {
+            if (!life.alive()) return;
+            if (!bytes.ok()) return done(bytes.error());
+            done(SpanOutput{{reinterpret_cast<const float*>(bytes->data()), num_floats},
+                            bytes->subspan(sizeof(float) * num_floats)});
+        });
+}
+
+void GpuDecoder::write_span_kv(const DecoderBatch& batch, ByteView kv) {
+    const std::uint64_t layer_bytes = span_kv_layer_bytes(batch.rows.size());
+    MOEX_CHECK(model_.is_span && kv.size() == layer_bytes * model_.num_layers,
+               text(kv.size(), " bytes of keys and values for ", batch.rows.size(), " rows"));
+    start(batch);
+    for (std::uint32_t layer = 0; layer < model_.num_layers; ++layer)
+        device_.write_buffer(memory_->span_kv, layer * span_kv_layer_bytes(sizes_.rows),
+                             kv.subspan(layer * layer_bytes, layer_bytes));
+    commands_.clear();
+    lanes_.front().ops->append_kv_scatter(commands_, lanes_.front().rows);
+    device_.submit(commands_);
+    commands_.clear();
+}
+
+void GpuDecoder::clear_page(std::uint32_t page) {
+    page_bytes_.assign(DecoderMemory::kv_page_bytes(model_, sizes_.kv_kind), std::byte{0});
+    for (const DecoderMemory::Layer& layer : memory_->layers)
+        device_.write_buffer(layer.kv, page_bytes_.size() * page, page_bytes_);
 }
 
 void GpuDecoder::rewind(std::uint32_t num_tokens) {

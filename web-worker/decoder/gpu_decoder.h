@@ -64,6 +64,13 @@ struct DecoderBatch {
     std::uint32_t num_likeliest = 0;
 };
 
+// The output of a span: rows of the residual stream behind its last layer, and the keys and values
+// that the rows added.
+struct SpanOutput {
+    std::span<const float> x;  // [num_rows, hidden_size]
+    ByteView kv;               // f16 [num_layers, num_rows, key then value, kv_size]
+};
+
 // The input of experts that are computed elsewhere, with one row for each row of the batch.
 struct RoutedRows {
     std::span<const float> x;  // [num_rows, hidden_size], normalised
@@ -157,12 +164,25 @@ class GpuDecoder {
     void read_page(std::uint32_t page, std::span<std::byte> rows, std::function<void(Status)> done);
     Status write_page(std::uint32_t page, ByteView rows);
 
+    // For a span (DecoderModel::is_span, keys and values as f16). compute_span() computes its
+    // layers for rows `x` of the residual stream, [rows, hidden_size]; the batch has no logits. One
+    // call at a time: the next one follows `done`. write_span_kv() stores keys and values of the
+    // batch's rows, which were computed elsewhere, in the order of SpanOutput::kv. clear_page()
+    // overwrites a page with zeros. All three take effect in the order of the calls.
+    void compute_span(const DecoderBatch& batch, std::span<const float> x,
+                      std::function<void(Result<SpanOutput>)> done);
+    void write_span_kv(const DecoderBatch& batch, ByteView kv);
+    void clear_page(std::uint32_t page);
+
     // Returns the number of dispatches in a greedy step at the current length of the sequence.
     std::uint32_t dispatches_of_a_step() const;
 
   private:
     GpuDecoder(gpu::Device& device, const DecoderModel& model, const DecoderSizes& sizes);
     Status make_readbacks();
+    std::uint64_t span_kv_layer_bytes(std::uint64_t num_rows) const {
+        return DecoderMemory::span_kv_layer_bytes(model_, num_rows);
+    }
     void write_rows(std::span<const StepRow> rows, std::uint32_t head_row, std::uint32_t part_pages,
                     std::uint32_t lane = 0);
     static void create_ops(std::shared_ptr<std::unique_ptr<GpuDecoder>> decoder,
@@ -187,6 +207,7 @@ class GpuDecoder {
     std::unique_ptr<DecoderMemory> memory_;
     std::vector<Lane> lanes_;
     gpu::BufferId id_readbacks_[num_readbacks], logit_readback_, likeliest_readback_;
+    gpu::BufferId span_readback_;  // of a span: x, then keys and values
     gpu::BufferId page_readback_;  // made by the first read_page()
     Bytes page_bytes_;             // of write_page()
     std::uint32_t next_readback_ = 0;
