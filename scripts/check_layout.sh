@@ -2,11 +2,12 @@
 # Guards the rooms: what the top level holds, and that includes follow the arrows
 #   protocol <- hub/base <- {hub/model, hub/registry};   hub/model <- hub/engine;
 #   hub/engine/kernels sees protocol and hub/base only, and web-worker sees it;
-#   hub/engine/expert_backend.h <- hub/dispatch;   {hub/model, hub/engine} <- hub/api;
+#   hub/engine/{expert,span}_backend.h <- hub/dispatch;   {hub/model, hub/engine} <- hub/api;
 #   hub/engine <- {hub/foresight, hub/draft, hub/state}, which only commands see;
 #   {hub/base, hub/model/strict_json} <- hub/fetch, which only commands see;
 #   all of these <- hub/net <- {hub/options, hub/commands, hub/main};   {protocol, hub/engine/kernels} <- web-worker.
 #   web-worker/gpu <- web-worker/decoder;   {decoder, hub/model/package} <- web-worker/package;
+#   {decoder, web-worker} <- web-worker/spans <- web-worker/native;
 #   all of these <- {hub/commands/gpu, web-worker/local}, which link them.
 #   Inside hub/model: strict_json <- tokenizer <- jinja <- chat_template, which see protocol besides and nothing else,
 #   and which web-worker/local sees, too;   package <- pack, and only commands see pack.
@@ -41,7 +42,7 @@ git grep -nE '^#include "' -- 'protocol/*' 'hub/*' 'web-worker/*' | awk -F: '
     if (path ~ /^hub\/model\/chat_template/) return "chat_template"
     if (path ~ /^hub\/model\//) return "model"
     if (path ~ /^hub\/registry\//) return "registry"
-    if (path ~ /^hub\/engine\/expert_backend\.h$/) return "backend"
+    if (path ~ /^hub\/engine\/(expert|span)_backend\.h$/) return "backend"
     if (path ~ /^hub\/engine\/kernels\//) return "kernels"
     if (path ~ /^hub\/engine\/(sampler|draw|draw_noise)\./) return "sampler"
     if (path ~ /^hub\/engine\//) return "engine"
@@ -59,6 +60,8 @@ git grep -nE '^#include "' -- 'protocol/*' 'hub/*' 'web-worker/*' | awk -F: '
     if (path ~ /^web-worker\/decoder\//) return "gpu_decoder"
     if (path ~ /^web-worker\/package\//) return "gpu_package"
     if (path ~ /^web-worker\/local\//) return "local"
+    if (path ~ /^web-worker\/spans\//) return "spans"
+    if (path ~ /^web-worker\/native\//) return "native"
     if (path ~ /^web-worker\//) return "worker"
     return "none"
   }
@@ -92,6 +95,8 @@ git grep -nE '^#include "' -- 'protocol/*' 'hub/*' 'web-worker/*' | awk -F: '
     sees["gpu"] = " protocol gpu "
     sees["gpu_decoder"] = " protocol gpu gpu_decoder "
     sees["worker"] = " protocol kernels gpu worker "
+    sees["spans"] = " protocol gpu gpu_decoder worker spans "
+    sees["native"] = sees["worker"] "spans native "
     sees["gpu_package"] = " protocol model package gpu_decoder gpu_package "
     sees["local"] = text "model package sampler gpu gpu_decoder gpu_package local "
   }

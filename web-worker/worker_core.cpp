@@ -5,6 +5,7 @@
 #include "web-worker/call_queue.h"
 #include "web-worker/device_keeper.h"
 #include "web-worker/expert_loader.h"
+#include "web-worker/span_host.h"
 
 namespace moex {
 namespace {
@@ -23,6 +24,11 @@ std::uint64_t lanes_bytes(std::uint64_t limit_bytes) {
 std::uint64_t weights_bytes(std::uint64_t limit_bytes) {
     return limit_bytes - lanes_bytes(limit_bytes);
 }
+
+// The part of the memory for weights that spans may take. The rest stays for experts.
+std::uint64_t spans_bytes(std::uint64_t limit_bytes) { return weights_bytes(limit_bytes) / 8 * 7; }
+// The part of the memory of spans for keys and values.
+std::uint64_t span_kv_bytes_of(std::uint64_t limit_bytes) { return spans_bytes(limit_bytes) / 4; }
 
 std::string size_text(std::uint64_t bytes) {
     return bytes < 10'000'000 ? text(bytes / 1000, " kB") : text(bytes / 1'000'000, " MB");
@@ -57,6 +63,10 @@ struct Model {
     SlotCache cache;
     ExpertLoader loader;
     CallQueue calls;
+    // The part that computes spans; null if this worker or the hub has no spans. It is destroyed
+    // before the other parts.
+    std::unique_ptr<SpanHost> spans;
+    std::uint64_t span_bytes = 0;  // memory that is kept free of experts for a span
     bool runner_ready = false;
     // True if all planned experts are held: from then on rounds create no buffer.
     bool warm = false;
@@ -226,7 +236,35 @@ struct WorkerCore::State {
                                                compute.weights_bytes_max());
             hello.device.store_bytes = options.keep_bytes;
         }
+        if (offers_spans()) {
+            hello.caps.push_back(span_cap);
+            hello.span_kv_bytes = span_kv_bytes_of(report.status.budget_bytes);
+            hello.span_bytes = spans_bytes(report.status.budget_bytes) - hello.span_kv_bytes;
+        }
         hub.greet(hello);
+    }
+
+    // Returns true if this worker can hold spans. A worker that holds more experts than its memory
+    // has room for has no memory for a span.
+    bool offers_spans() const {
+        return options.make_spans && keeper.compute()->gpu() != nullptr && options.keep_bytes == 0;
+    }
+
+    // Makes the part for spans where the hub has the capability.
+    void open_spans() {
+        if (model->spans) return model->spans->begin_connection();
+        if (!offers_spans() || !model->hub_takes(span_cap)) return;
+        model->spans = options.make_spans(
+            {.platform = platform,
+             .hub = hub,
+             .device = *keeper.compute()->gpu(),
+             .welcome = model->welcome,
+             .bytes_max = spans_bytes(report.status.budget_bytes),
+             .reserve =
+                 [this](std::uint64_t bytes) {
+                     if (model && std::exchange(model->span_bytes, bytes) != bytes) resize();
+                 },
+             .lost = [this](const gpu::Loss& loss) { lost(loss); }});
     }
 
     void on_welcome(Welcome welcome) {
@@ -275,6 +313,7 @@ struct WorkerCore::State {
         model->slots_sent = {};
         // Report the experts of the same model that stayed on this GPU when the connection broke.
         if (model->hub_takes(held_cap)) hub.send(encode_ready(model->cache.units()));
+        open_spans();
 
         if (report.status.power_percent != power_percent_max) send_power();
 
@@ -351,7 +390,8 @@ struct WorkerCore::State {
 
     void resize() {
         const std::uint64_t limit_bytes = report.status.budget_bytes;
-        const auto dropped = model->loader.resize(weights_bytes(limit_bytes));
+        const auto dropped = model->loader.resize(
+            weights_bytes(limit_bytes) - std::min(model->span_bytes, weights_bytes(limit_bytes)));
         if (!dropped.ok()) return lost(gpu::loss_of(dropped.error()));
         if (!has_slots()) return fail(no_room());
 
@@ -488,6 +528,14 @@ struct WorkerCore::State {
                 const auto hints = decode_prefetch(frame, limits);
                 return hints.ok() ? prefetch(*hints) : hub.protocol_error(hints.error());
             }
+            case FrameType::span_assign:
+            case FrameType::span_release:
+            case FrameType::span_step:
+            case FrameType::span_kv:
+            case FrameType::span_end:
+                if (model->spans) return model->spans->on_frame(header, frame);
+                return hub.protocol_error(
+                    Error{ErrorCode::unknown_type, "this worker computes no spans"});
             case FrameType::welcome:
                 return hub.protocol_error(Error{ErrorCode::unknown_type, "a second WELCOME"});
             default:
@@ -534,6 +582,8 @@ void WorkerCore::set_budget(std::uint64_t budget_bytes) {
     if (s.report.status.budget_bytes == budget_bytes) return;
     s.report.status.budget_bytes = budget_bytes;
     s.report.changed();
+    if (s.model && s.model->spans && !s.over)
+        s.model->spans->set_bytes_max(spans_bytes(budget_bytes));
     if (s.model && !s.over) s.resize();
 }
 

@@ -14,6 +14,7 @@
 #include "web-worker/gpu/vulkan/vulkan_device.h"
 #include "web-worker/native/native_platform.h"
 #include "web-worker/native/worker_key.h"
+#include "web-worker/spans/span_worker.h"
 
 namespace {
 
@@ -289,6 +290,7 @@ WorkerOptions options_of(const Arguments& arguments, const std::string& token,
     worker.backend = arguments.device.empty() ? arguments.backend : WorkerBackend::gpu;
     worker.arithmetic = arguments.arithmetic;
     worker.threads = arguments.threads;
+    worker.make_spans = make_span_worker;
     return worker;
 }
 

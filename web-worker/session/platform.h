@@ -100,6 +100,9 @@ enum class EvictionPolicy { lru, lfu, cacheless };
 // that can serve.
 enum class WorkerBackend { gpu, cpu, automatic };
 
+class SpanHost;
+struct SpanContext;
+
 struct WorkerOptions {
     std::string token, nickname, client, worker_key;
     // Limit of memory for weights and for calls in flight.
@@ -118,6 +121,9 @@ struct WorkerOptions {
     // The measurement of the GPU's speed, made once before the first HELLO, which reports the
     // result (SpeedProfile). nullopt: the measurement of TimingOptions::at_start().
     std::optional<TimingOptions> timing;
+    // Makes the part that computes spans (web-worker/span_host.h). Empty: this worker computes
+    // experts only.
+    std::function<std::unique_ptr<SpanHost>(SpanContext context)> make_spans;
 };
 
 class Platform {

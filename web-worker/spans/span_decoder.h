@@ -1,0 +1,52 @@
+// Computes the steps of one loaded span on a GPU, for many sequences. It assigns the pages of keys
+// and values, and clears a page when its sequence has ended or was rolled back.
+// Owner: the worker's thread. One step is computed at a time.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "protocol/span_messages.h"
+#include "web-worker/decoder/gpu_decoder.h"
+#include "web-worker/spans/span_pages.h"
+
+namespace moex {
+
+class SpanDecoder {
+  public:
+    // Takes a decoder of a span (DecoderModel::is_span) that was made for several sequences.
+    SpanDecoder(std::unique_ptr<GpuDecoder> decoder, std::uint32_t context_tokens);
+
+    std::uint32_t num_layers() const { return decoder_->model().num_layers; }
+    std::uint32_t num_pages() const { return decoder_->num_pages(); }
+    std::uint32_t rows_max() const { return rows_max_; }
+    const GpuDecoder& decoder() const { return *decoder_; }
+
+    // Computes a step. `done` gets the answer, also when the step is refused, or an error of the
+    // device. The next step, or other call, may be made after `done` was called.
+    void step(const SpanStep& step, std::function<void(Result<SpanAnswer>)> done);
+    // Stores keys and values that were computed elsewhere.
+    SpanVerdict take_kv(const SpanKv& kv);
+    void end(std::span<const std::uint64_t> sequences);
+    void end_all();
+
+    // Measures the time of a layer for 1, 8 and 64 rows. Call it before the first step.
+    void measure(std::function<double()> now_ms,
+                 std::function<void(Result<std::array<std::uint32_t, 3>>)> done);
+
+  private:
+    DecoderBatch batch_of(std::span<const SpanSequence> sequences);
+    void clear(std::vector<std::uint32_t>& freed);
+    void measure_next(std::size_t index, std::array<std::uint32_t, 3> us,
+                      std::function<double()> now_ms,
+                      std::function<void(Result<std::array<std::uint32_t, 3>>)> done);
+
+    std::unique_ptr<GpuDecoder> decoder_;
+    SpanPages pages_;
+    std::uint32_t rows_max_;
+    std::vector<StepRow> rows_;
+    std::vector<std::uint32_t> tables_;
+};
+
+}  // namespace moex

@@ -1,0 +1,306 @@
+#include "web-worker/spans/span_worker.h"
+
+#include <algorithm>
+#include <deque>
+#include <optional>
+#include <variant>
+
+#include "protocol/life_guard.h"
+#include "web-worker/spans/span_decoder.h"
+#include "web-worker/spans/span_weights.h"
+
+namespace moex {
+namespace {
+
+// The row limit of a step, and the limit of frames that wait for the GPU.
+constexpr std::uint32_t step_rows = 64;
+constexpr std::size_t waiting_max = 4096;
+
+// Frames of the hub that are handled in order.
+struct WaitingStep {
+    SpanStep step;
+    double arrived_ms = 0;
+};
+using EndedSequences = std::vector<std::uint64_t>;
+using Waiting = std::variant<WaitingStep, SpanKv, EndedSequences>;
+
+class SpanWorker : public SpanHost {
+  public:
+    explicit SpanWorker(SpanContext context) : context_(std::move(context)) {}
+
+    void on_frame(const FrameHeader& header, ByteView frame) override {
+        const WireLimits& limits = context_.welcome.limits;
+        switch (header.type) {
+            case FrameType::span_assign:
+                return take(decode_span_assign(frame, limits),
+                            [&](SpanAssign&& message) { assign(std::move(message)); });
+            case FrameType::span_release:
+                return take(decode_span_release(frame), [&](std::uint32_t span) {
+                    if (wanted_ && wanted_->span == span) drop();
+                });
+            case FrameType::span_step:
+                return take(decode_span_step(frame, limits), [&](SpanStep&& step) {
+                    wait({WaitingStep{std::move(step), context_.platform.now_ms()}});
+                });
+            case FrameType::span_kv:
+                return take(decode_span_kv(frame, limits),
+                            [&](SpanKv&& kv) { wait({std::move(kv)}); });
+            case FrameType::span_end:
+                return take(decode_span_end(frame),
+                            [&](EndedSequences&& ended) { wait({std::move(ended)}); });
+            default:
+                return context_.hub.protocol_error(
+                    Error{ErrorCode::unknown_type,
+                          text(frame_type_name(header.type), " is not for a worker")});
+        }
+    }
+
+    void begin_connection() override {
+        waiting_.clear();
+        is_assigned_ = false;
+        if (decoder_ && !is_computing_) decoder_->end_all();
+        clears_all_ = is_computing_;
+    }
+
+    void set_bytes_max(std::uint64_t bytes_max) override {
+        context_.bytes_max = bytes_max;
+        if (wanted_ && needed_bytes_ > bytes_max) refuse();
+    }
+
+  private:
+    template <class Message, class Then>
+    void take(Result<Message> message, Then then) {
+        if (!message.ok()) return context_.hub.protocol_error(message.error());
+        then(std::move(*message));
+    }
+
+    void wait(Waiting frame) {
+        if (waiting_.size() >= waiting_max)
+            return context_.hub.protocol_error(
+                Error{ErrorCode::overloaded, text("more than ", waiting_max, " steps wait")});
+        waiting_.push_back(std::move(frame));
+        proceed();
+    }
+
+    // ---- loading
+
+    void assign(SpanAssign message) {
+        const bool is_held = decoder_ && wanted_->layers == message.layers &&
+                             wanted_->first_layer == message.first_layer &&
+                             wanted_->context_tokens == message.context_tokens &&
+                             wanted_->kv_bytes_max == message.kv_bytes_max;
+        if (!is_held) drop();
+        wanted_ = std::move(message);
+        is_assigned_ = true;
+        if (is_held) return report_ready();
+        fetch_layers();
+    }
+
+    void drop() {
+        ++load_;
+        waiting_.clear();
+        wanted_.reset();
+        is_assigned_ = false;
+        weights_.reset();
+        layer_blobs_.clear();
+        const bool held = decoder_ != nullptr;
+        // The callback of the step in flight belongs to the decoder, which lives until then.
+        if (std::exchange(is_computing_, false)) dropped_.push_back(std::move(decoder_));
+        decoder_.reset();
+        needed_bytes_ = 0;
+        if (held && dropped_.empty()) context_.reserve(0);
+    }
+
+    // Gives the span up: it cannot be held.
+    void refuse() {
+        context_.hub.send(encode_span_ready({.span = wanted_->span}));
+        drop();
+    }
+
+    void fetch_layers() {
+        layer_blobs_.assign(wanted_->layers.size(), {});
+        missing_ = wanted_->layers.size();
+        for (std::size_t i = 0; i < wanted_->layers.size(); ++i)
+            fetch(
+                wanted_->layers[i].blob, wanted_->layers[i].size_bytes,
+                [this, i](Bytes blob) { layer_blobs_[i] = std::move(blob); },
+                [this] { fetch_experts(); });
+    }
+
+    // Fetches a blob. `all_here` is called after the last one of `missing_`.
+    void fetch(const Sha256& hash, std::uint64_t size_bytes, std::function<void(Bytes)> store,
+               std::function<void()> all_here) {
+        context_.platform.fetch_blob(
+            hash, size_bytes, false, [](std::uint64_t, bool) {},
+            [this, life = life_.watch(), load = load_, store = std::move(store),
+             all_here = std::move(all_here)](Result<Bytes> blob) {
+                if (!life.alive() || load != load_) return;
+                if (!blob.ok()) return refuse();
+                store(std::move(*blob));
+                if (--missing_ == 0) all_here();
+            });
+    }
+
+    void fetch_experts() {
+        auto weights = SpanWeights::of_layers(std::move(layer_blobs_), wanted_->first_layer);
+        layer_blobs_.clear();
+        if (!weights.ok() || !is_of_model(weights->layers().front())) return refuse();
+        weights_ = std::make_unique<SpanWeights>(std::move(*weights));
+
+        const auto num_layers = static_cast<std::uint32_t>(weights_->layers().size());
+        missing_ = std::size_t{num_layers} * context_.welcome.limits.num_experts;
+        for (std::uint32_t i = 0; i < num_layers; ++i)
+            for (std::uint32_t expert = 0; expert < context_.welcome.limits.num_experts; ++expert)
+                fetch(
+                    weights_->layers()[i].experts[expert], context_.welcome.expert_blob_bytes,
+                    [this, i, expert](Bytes blob) {
+                        weights_->add_expert(i, expert, std::move(blob));
+                    },
+                    [this] { load(); });
+    }
+
+    bool is_of_model(const SpanLayer& layer) const {
+        const Welcome& welcome = context_.welcome;
+        return layer.hidden_size == welcome.limits.hidden_size &&
+               layer.num_experts == welcome.limits.num_experts &&
+               layer.moe_intermediate_size == welcome.expert_shape.moe_intermediate_size &&
+               layer.group_size == welcome.expert_shape.group_size;
+    }
+
+    // Chooses the number of pages, and loads the weights.
+    void load() {
+        const DecoderModel model = weights_->model(wanted_->context_tokens);
+        const std::uint64_t page_bytes = DecoderMemory::kv_page_bytes(model, KvKind::f16) *
+                                         model.num_layers;
+        const std::uint64_t pages = std::min<std::uint64_t>(
+            wanted_->kv_bytes_max / page_bytes,
+            context_.device.adapter().max_binding_bytes / (page_bytes / model.num_layers));
+        GpuDecoderOptions options{.rows_max = step_rows,
+                                  .pages = static_cast<std::uint32_t>(pages),
+                                  .kv_kind = KvKind::f16};
+        if (pages == 0) return refuse();
+        const DecoderSizes sizes = GpuDecoder::sizes_of(context_.device.adapter(), model, options);
+        const std::uint64_t needed = DecoderMemory::needs_of(model, sizes).all();
+        if (needed > context_.bytes_max) return refuse();
+
+        const auto alive = life_.watch();
+        context_.reserve(needed);
+        if (!alive.alive()) return;
+        needed_bytes_ = needed;
+        GpuDecoder::create(
+            context_.device, model, options, *weights_,
+            [this, life = life_.watch(), load = load_](Result<std::unique_ptr<GpuDecoder>> made) {
+                if (!life.alive() || load != load_) return;
+                weights_.reset();
+                if (!made.ok()) return failed(made.error());
+                loaded(std::move(*made));
+            });
+    }
+
+    void failed(const Error& error) {
+        if (error.code == ErrorCode::device_lost) return context_.lost(gpu::loss_of(error));
+        const auto alive = life_.watch();
+        refuse();
+        if (alive.alive()) context_.reserve(0);
+    }
+
+    void loaded(std::unique_ptr<GpuDecoder> made) {
+        decoder_ = std::make_unique<SpanDecoder>(std::move(made), wanted_->context_tokens);
+        is_computing_ = true;
+        decoder_->measure([this] { return context_.platform.now_ms(); },
+                          [this, life = life_.watch(), owner = decoder_.get()](auto measured) {
+                              if (!life.alive() || !computed(owner)) return;
+                              if (!measured.ok()) return failed(measured.error());
+                              layer_us_ = *measured;
+                              if (is_assigned_) report_ready();
+                              proceed();
+                          });
+    }
+
+    void report_ready() {
+        context_.hub.send(encode_span_ready({.span = wanted_->span,
+                                             .num_pages = decoder_->num_pages(),
+                                             .page_tokens = kv_page_tokens,
+                                             .rows_max = decoder_->rows_max(),
+                                             .layer_us = layer_us_}));
+    }
+
+    // ---- steps
+
+    // Ends a computation of `owner`. Returns false if its span was dropped meanwhile.
+    bool computed(const SpanDecoder* owner) {
+        const auto dropped = std::find_if(dropped_.begin(), dropped_.end(),
+                                          [&](const auto& one) { return one.get() == owner; });
+        if (dropped != dropped_.end()) {
+            dropped_.erase(dropped);
+            if (needed_bytes_ == 0 && dropped_.empty()) context_.reserve(0);
+            return false;
+        }
+        is_computing_ = false;
+        if (std::exchange(clears_all_, false)) decoder_->end_all();
+        return true;
+    }
+
+    void proceed() {
+        while (!waiting_.empty() && !is_computing_) {
+            Waiting next = std::move(waiting_.front());
+            waiting_.pop_front();
+            std::visit([this](auto&& frame) { handle(std::move(frame)); }, std::move(next));
+        }
+    }
+
+    bool serves(std::uint32_t span) const {
+        return decoder_ && is_assigned_ && wanted_->span == span;
+    }
+
+    void handle(SpanKv&& kv) {
+        // Rows that cannot be stored make the next step of the sequence be refused.
+        if (serves(kv.span)) decoder_->take_kv(kv);
+    }
+    void handle(EndedSequences&& ended) {
+        if (decoder_) decoder_->end(ended);
+    }
+    void handle(WaitingStep&& waiting) {
+        if (!serves(waiting.step.span))
+            return context_.hub.send(encode_span_answer({.step = waiting.step.step,
+                                                         .span = waiting.step.span,
+                                                         .verdict = SpanVerdict::no_span},
+                                                        context_.welcome.limits.hidden_size));
+        is_computing_ = true;
+        decoder_->step(waiting.step, [this, life = life_.watch(), owner = decoder_.get(),
+                                      connection = context_.hub.number(),
+                                      arrived_ms = waiting.arrived_ms](Result<SpanAnswer> answer) {
+            if (!life.alive() || !computed(owner)) return;
+            if (!answer.ok()) return failed(answer.error());
+            answer->worker_us = static_cast<std::uint32_t>(
+                1e3 * (context_.platform.now_ms() - arrived_ms));
+            if (connection == context_.hub.number())
+                context_.hub.send(encode_span_answer(*answer, context_.welcome.limits.hidden_size));
+            proceed();
+        });
+    }
+
+    SpanContext context_;
+    std::optional<SpanAssign> wanted_;  // the newest SPAN_ASSIGN
+    bool is_assigned_ = false;          // `wanted_` was assigned on this connection
+    std::uint64_t load_ = 0;            // number of spans dropped so far; older loads are ignored
+    std::size_t missing_ = 0;           // blobs that are being fetched
+    std::vector<Bytes> layer_blobs_;
+    std::unique_ptr<SpanWeights> weights_;
+    std::unique_ptr<SpanDecoder> decoder_;
+    std::vector<std::unique_ptr<SpanDecoder>> dropped_;  // each computes its last step
+    std::uint64_t needed_bytes_ = 0;                     // memory that is reserved for the span
+    std::array<std::uint32_t, 3> layer_us_{};
+    bool is_computing_ = false;  // the GPU computes a step
+    bool clears_all_ = false;    // all sequences end after that step
+    std::deque<Waiting> waiting_;
+    LifeGuard life_;
+};
+
+}  // namespace
+
+std::unique_ptr<SpanHost> make_span_worker(SpanContext context) {
+    return std::make_unique<SpanWorker>(std::move(context));
+}
+
+}  // namespace moex
