@@ -13,6 +13,7 @@
 #include "hub/engine/kernels/matmul.h"
 #include "hub/engine/router.h"
 #include "hub/engine/row_buffer.h"
+#include "hub/engine/span_steps.h"
 
 namespace moex {
 namespace {
@@ -69,6 +70,7 @@ struct Decoder::State {
     Duration usual_round{};
     const DecoderAttention attention{config, weights, ropes, threads, trace_row};
     DecoderDeltaNet delta_net{config, weights, threads, trace_row};
+    SpanSteps spans{config};
 
     Result<std::vector<SequenceRow>> rows_of(std::span<const StepRows> batch) const;
     void embed(MicroBatch& batch);
@@ -81,6 +83,10 @@ struct Decoder::State {
     void expect_layer(const ExpertCall& call);
     Status finish_experts(MicroBatch& batch, ExpertCall& call, StepResult& result,
                           const std::stop_token& stop);
+    Status any_layer(MicroBatch& batch, std::uint32_t layer, ExpertBackend& experts,
+                     const RouteWatch& watch, StepResult& result, const std::stop_token& stop);
+    Status end_span(std::size_t part, std::uint32_t layer, ExpertBackend& experts,
+                    const RouteWatch& watch, StepResult& result, const std::stop_token& stop);
     Status moe_layer(MicroBatch& batch, std::uint32_t layer, ExpertBackend& experts,
                      const RouteWatch& watch, StepResult& result, const std::stop_token& stop);
     void cut_into_parts(std::span<const SequenceRow> rows, std::span<const StepRows> batch,
@@ -92,6 +98,7 @@ struct Decoder::State {
 Decoder::Decoder() = default;
 Decoder::~Decoder() = default;
 const ModelConfig& Decoder::config() const { return state_->config; }
+void Decoder::use_spans(SpanBackend* spans) { state_->spans.use(spans); }
 void Decoder::foresee_with(ExpertForesight* foresight) { state_->foresight = foresight; }
 
 Result<std::unique_ptr<Decoder>> Decoder::create(std::shared_ptr<const ModelPackage> package,
@@ -304,6 +311,38 @@ Status Decoder::State::moe_layer(MicroBatch& batch, std::uint32_t layer, ExpertB
     return {};
 }
 
+// Runs one layer for a micro-batch whose earlier layers were submitted.
+Status Decoder::State::any_layer(MicroBatch& batch, std::uint32_t layer, ExpertBackend& experts,
+                                 const RouteWatch& watch, StepResult& result,
+                                 const std::stop_token& stop) {
+    const bool is_moe = config.is_moe(layer);
+    ExpertCall& before = batch.calls[batch.last_call];
+    if (!before.stands_in || !is_moe) MOEX_TRY(finish_experts(batch, before, result, stop));
+
+    const TraceSpan span(trace_row, "layer", {"layer", layer});
+    if (config.has_keys(layer))
+        attention.compute(batch, layer);
+    else
+        delta_net.compute(batch, layer);
+    if (is_moe) return moe_layer(batch, layer, experts, watch, result, stop);
+    add_mlp(batch, layer, batch.normed);
+    return {};
+}
+
+// Takes the rows of a micro-batch back at the layer behind a span. Where no worker answered, the
+// layers of the span are computed here.
+Status Decoder::State::end_span(std::size_t part, std::uint32_t layer, ExpertBackend& experts,
+                                const RouteWatch& watch, StepResult& result,
+                                const std::stop_token& stop) {
+    MicroBatch& batch = micro_batches[part];
+    const std::size_t floats = batch.rows.size() * config.hidden_size;
+    MOEX_ASSIGN(missing, spans.come_back(part, layer, batch.rows, std::span(batch.x).first(floats),
+                                         result, batch.first_row, stop));
+    for (std::uint32_t l = missing ? missing->first : layer; l < layer; ++l)
+        MOEX_TRY(any_layer(batch, l, experts, watch, result, stop));
+    return {};
+}
+
 // Announces the next layer's matrices to the compute threads for prefetching. The threads need
 // these matrices when the answers of `call` have arrived.
 void Decoder::State::expect_layer(const ExpertCall& call) {
@@ -498,6 +537,11 @@ Result<StepResult> Decoder::step(std::span<const StepRows> batch, ExpertBackend&
     state.package->require_unchanged();
 
     state.cut_into_parts(rows, batch, micro_batches);
+    const bool may_leave = !watch &&
+                           std::none_of(batch.begin(), batch.end(), [](const StepRows& one) {
+                               return one.speculator != nullptr || one.stays_here;
+                           });
+    state.spans.begin(rows, state.micro_batches.size(), may_leave);
     state.patience.clear();
     std::uint32_t first = 0;
     for (const StepRows& one : batch) {
@@ -512,28 +556,26 @@ Result<StepResult> Decoder::step(std::span<const StepRows> batch, ExpertBackend&
     const auto run = [&]() -> Status {
         for (MicroBatch& part : state.micro_batches) state.embed(part);
 
-        for (std::uint32_t layer = 0; layer < state.config.num_layers; ++layer)
-            for (MicroBatch& part : state.micro_batches) {
-                if (part.rows.empty()) continue;
+        for (std::uint32_t layer = 0; layer < state.config.num_layers; ++layer) {
+            state.spans.enter_layer(layer);
+            for (std::size_t i = 0; i < state.micro_batches.size(); ++i) {
+                MicroBatch& part = state.micro_batches[i];
+                if (part.rows.empty() || state.spans.is_away(i, layer)) continue;
                 if (stop.stop_requested())
                     return Error{ErrorCode::cancelled,
                                  text("the step was stopped at layer ", layer)};
 
-                const bool is_moe = state.config.is_moe(layer);
-                ExpertCall& before = part.calls[part.last_call];
-                if (!before.stands_in || !is_moe)
-                    MOEX_TRY(state.finish_experts(part, before, result, stop));
-
-                const TraceSpan span(state.trace_row, "layer", {"layer", layer});
-                if (state.config.has_keys(layer))
-                    state.attention.compute(part, layer);
-                else
-                    state.delta_net.compute(part, layer);
-                if (is_moe)
-                    MOEX_TRY(state.moe_layer(part, layer, experts, watch, result, stop));
-                else
-                    state.add_mlp(part, layer, part.normed);
+                MOEX_TRY(state.end_span(i, layer, experts, watch, result, stop));
+                if (state.spans.starts(layer)) {
+                    // The rows leave with the answers of the layer before.
+                    MOEX_TRY(state.finish_experts(part, part.calls[part.last_call], result, stop));
+                    const std::size_t floats = part.rows.size() * state.config.hidden_size;
+                    if (state.spans.leave(i, layer, part.rows, std::span(part.x).first(floats)))
+                        continue;
+                }
+                MOEX_TRY(state.any_layer(part, layer, experts, watch, result, stop));
             }
+        }
 
         for (MicroBatch& part : state.micro_batches)
             MOEX_TRY(state.finish_experts(part, part.calls[part.last_call], result, stop));
@@ -545,6 +587,7 @@ Result<StepResult> Decoder::step(std::span<const StepRows> batch, ExpertBackend&
         // After a failed step, cancel the rounds that are still in flight.
         for (MicroBatch& part : state.micro_batches)
             for (ExpertCall& call : part.calls) call.round.reset();
+        state.spans.drop();
         return status.error();
     }
 

@@ -37,6 +37,7 @@ struct DecoderOptions {
 };
 
 class ExpertForesight;
+class SpanBackend;
 
 class Decoder : public StepDevice {
   public:
@@ -69,6 +70,9 @@ class Decoder : public StepDevice {
     // and micro-batch if the backend wants hints, while the layer's round is in flight. `foresight`
     // outlives this decoder; null: no hints.
     void foresee_with(ExpertForesight* foresight);
+    // Sets the workers that compute consecutive layers whole (hub/engine/span_backend.h). `spans`
+    // outlives this decoder; null: none.
+    void use_spans(SpanBackend* spans);
     ThreadPool& threads() const override;  // the pool of threads on which the steps run
 
   private:

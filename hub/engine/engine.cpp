@@ -93,7 +93,8 @@ void EngineState::make_cache() {
                                  .num_pages = num_pages,
                                  .dtype = options.kv_dtype,
                                  .mover = device.page_mover(),
-                                 .snapshot_bytes_max = snapshot_bytes(device.config(), options)});
+                                 .snapshot_bytes_max = snapshot_bytes(device.config(), options),
+                                 .ended = options.sequence_ended});
 }
 
 Engine::Engine(StepDevice& device, ExpertBackend& experts, EngineOptions options)

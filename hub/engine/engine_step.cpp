@@ -200,6 +200,7 @@ std::vector<StepRows> EngineState::compose(std::span<Generation* const> members)
 
         rows.speculator = generation->guesser();
         if (!rows.speculator) rows.late_pairs_max = generation->late_pairs_left();
+        rows.stays_here = generation->request.stays_here;
         rows.late_wait = generation->request.late_wait;
 
         batch.push_back(rows);

@@ -51,6 +51,8 @@ struct EngineOptions {
     // noise, so the answers are meaningless. Not available with a device that keeps pages of its
     // own.
     bool noise_prompts = false;
+    // Called on the engine's thread with the id of a sequence (KvCache::Sequence::id()) that ends.
+    std::function<void(std::uint64_t id)> sequence_ended;
 };
 
 // How the engine spent its time, over finished steps. A device that cannot separate its head from

@@ -52,6 +52,8 @@ struct GenerationRequest {
     std::optional<std::uint32_t> draft_tokens;
     // If false, no page of this generation is kept in the page store (EngineOptions::page_store).
     bool stores_pages = true;
+    // If true, no worker computes whole layers of this generation (hub/engine/span_backend.h).
+    bool stays_here = false;
     // End-of-sequence token ids: a token with such an id ends the generation and causes no
     // TokenEvent.
     std::vector<TokenId> stop_ids;

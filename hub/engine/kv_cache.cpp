@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <cerrno>
 #include <cstring>
@@ -124,18 +125,34 @@ void KvCache::forget_worker(std::uint64_t worker) {
     }
 }
 
+KvCache::Sequence::Sequence(KvCache& cache, std::string scope)
+    : cache_(&cache),
+      scope_(std::move(scope)) {
+    static std::atomic<std::uint64_t> last_id = 0;
+    id_ = ++last_id;
+}
+
+// Returns all pages, and reports the end of the sequence.
+void KvCache::Sequence::end() {
+    roll_back(0);
+    const std::uint64_t id = std::exchange(id_, 0);
+    if (id != 0 && cache_->options_.ended) cache_->options_.ended(id);
+}
+
 KvCache::Sequence::Sequence(Sequence&& other) noexcept
     : cache_(other.cache_),
       scope_(std::move(other.scope_)),
       pages_(std::exchange(other.pages_, {})),
       num_published_(std::exchange(other.num_published_, 0)),
       num_tokens_(std::exchange(other.num_tokens_, 0)),
-      recurrent_(std::move(other.recurrent_)) {}
+      recurrent_(std::move(other.recurrent_)),
+      id_(std::exchange(other.id_, 0)) {}
 
 KvCache::Sequence& KvCache::Sequence::operator=(Sequence&& other) noexcept {
     if (this != &other) {
-        roll_back(0);
+        end();
         cache_ = other.cache_;
+        id_ = std::exchange(other.id_, 0);
         scope_ = std::move(other.scope_);
         pages_ = std::exchange(other.pages_, {});
         num_published_ = std::exchange(other.num_published_, 0);
@@ -145,7 +162,7 @@ KvCache::Sequence& KvCache::Sequence::operator=(Sequence&& other) noexcept {
     return *this;
 }
 
-KvCache::Sequence::~Sequence() { roll_back(0); }
+KvCache::Sequence::~Sequence() { end(); }
 
 bool KvCache::Sequence::reserve(std::uint32_t num_tokens) {
     // If `is_begun`, the page of the next row already has rows of this sequence. If another

@@ -51,6 +51,8 @@ struct KvCacheOptions {
     // sequence holds each page. In that case the cache itself stores and reads no rows.
     KvPageMover mover = {};
     std::uint64_t snapshot_bytes_max = 0;  // of copies of recurrent states
+    // Called with the id of a sequence when it ends; empty: nobody needs to know.
+    std::function<void(std::uint64_t id)> ended = {};
 };
 
 struct UnmapMemory {
@@ -79,12 +81,12 @@ class KvCache {
       public:
         // `scope` limits sharing: the sequence takes over only pages published in the same scope,
         // and only sequences of this scope may take over its pages.
-        explicit Sequence(KvCache& cache, std::string scope = {})
-            : cache_(&cache),
-              scope_(std::move(scope)) {}
+        explicit Sequence(KvCache& cache, std::string scope = {});
         Sequence(Sequence&& other) noexcept;
         Sequence& operator=(Sequence&& other) noexcept;
         ~Sequence();
+        // A number that no other sequence of this process has.
+        std::uint64_t id() const { return id_; }
         std::uint32_t num_tokens() const { return num_tokens_; }
         // The page numbers of the sequence, in the order of positions: the first page has the
         // positions [0, page_tokens). The pages cover at least num_tokens() positions.
@@ -161,6 +163,7 @@ class KvCache {
         std::vector<float> copy(std::uint32_t layer, bool is_v, std::uint32_t position) const;
         bool has_state() const { return cache_->blocks_.shape().num_layers > 0; }
         std::optional<PrefixIndex::NodeId> published_end() const;
+        void end();
         KvCache* cache_;
         std::string scope_;
         std::vector<std::uint32_t> pages_;
@@ -168,6 +171,7 @@ class KvCache {
         std::uint32_t num_published_ = 0;
         std::uint32_t num_tokens_ = 0;
         std::unique_ptr<RecurrentState> recurrent_;  // made by begin_step()
+        std::uint64_t id_ = 0;  // 0 after the sequence was moved to another object
     };
 
   private:

@@ -1,0 +1,87 @@
+// The engine's interface to workers that compute several consecutive layers whole (spans). At the
+// first layer of a span the decoder sends rows of the residual stream, and it continues with the
+// answer behind the last one. The keys and values that the rows add are part of the answer, and are
+// stored in the hub's own pages. A span that is late, lost or wrong therefore costs time only: the
+// decoder computes its layers itself, from the rows that it sent.
+//   8 layers, span [2, 7): layers 0 and 1 here, one trip, layer 7 here
+// The implementation is SpanClient (hub/dispatch/span/span_client.h). All calls are made on the
+// engine's thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <stop_token>
+#include <vector>
+
+#include "hub/base/clock.h"
+#include "protocol/span_messages.h"
+
+namespace moex {
+
+// Where the layers of a span are computed in a step.
+enum class SpanUse : std::uint8_t {
+    here,   // by the hub
+    check,  // by the hub, and by a worker whose answer is compared and not used
+    away,   // by a worker
+};
+
+struct PlannedSpan {
+    std::uint32_t id = 0;  // chosen by the backend
+    std::uint32_t first_layer = 0, end_layer = 0;
+    SpanUse use = SpanUse::here;
+};
+
+// All rows of a step, as sequences.
+struct SpanBatch {
+    std::span<const SpanSequence> sequences;
+    std::uint32_t num_rows = 0;
+    bool may_leave = true;  // false: every span is computed here
+    // Reads stored keys and values of sequences[index], at the positions [first, first + count), as
+    // f16 [layers, count, key then value, kv_size], for the layers [first_layer, end_layer).
+    std::function<void(std::size_t index, std::uint32_t first_layer, std::uint32_t end_layer,
+                       std::uint32_t first, std::uint32_t count, std::span<std::byte> out)>
+        read_kv;
+};
+
+// What a worker computed for the rows of a round.
+struct SpanResult {
+    std::vector<float> x;  // [num_rows, hidden_size], the residual stream behind the span
+    Bytes kv;              // f16 [num_layers, num_rows, key then value, kv_size]
+    std::uint64_t worker = 0;
+    bool proven = false;  // the worker has a record of right answers
+};
+
+// Rows of a step on their way through a span. A destroyed round is dropped.
+class SpanRound {
+  public:
+    virtual ~SpanRound() = default;
+    // Blocks until the answer has arrived, for SpanUse::away. Errors: timeout, unavailable and
+    // others, after which the hub computes the layers; `cancelled`: `stop` was requested.
+    virtual Result<SpanResult> wait(std::stop_token stop) = 0;
+    // For SpanUse::check: passes what the hub computed for the same rows. The answer is compared
+    // with it when it arrives. `x_before` are the rows that were sent.
+    virtual void compare(std::span<const float> x_before, std::span<const float> x, Bytes kv) = 0;
+};
+
+class SpanBackend {
+  public:
+    virtual ~SpanBackend() = default;
+    // Returns the spans of a step, in ascending order, without overlap. The step follows the plan,
+    // except that it may compute a span here instead. Keys and values that a worker lacks are sent
+    // to it during this call.
+    virtual std::vector<PlannedSpan> plan(const SpanBatch& batch) = 0;
+    // Sends rows of a step through a span. `x` is [rows of the sequences, hidden_size], and need
+    // not stay valid.
+    virtual std::unique_ptr<SpanRound> submit(const PlannedSpan& span,
+                                              std::span<const SpanSequence> sequences,
+                                              std::span<const float> x) = 0;
+    // Reports how long the layers of a span took for all rows of a step, where all rows were
+    // computed at one place.
+    virtual void record(const PlannedSpan& span, std::uint32_t num_rows, Duration took) = 0;
+    // The sequence has ended: workers forget it.
+    virtual void ended(std::uint64_t sequence) = 0;
+};
+
+}  // namespace moex

@@ -1,0 +1,171 @@
+#include "hub/engine/span_steps.h"
+
+#include <algorithm>
+
+#include "hub/base/trace.h"
+#include "protocol/half_rows.h"
+
+namespace moex {
+
+std::vector<SpanSequence> sequences_of(std::span<const SequenceRow> rows) {
+    std::vector<SpanSequence> sequences;
+    const KvCache::Sequence* last = nullptr;
+    for (const SequenceRow& row : rows) {
+        if (row.kv != last) sequences.push_back({row.kv->id(), row.position, 0});
+        ++sequences.back().num_rows;
+        last = row.kv;
+    }
+    return sequences;
+}
+
+void SpanSteps::begin(std::span<const SequenceRow> rows, std::size_t num_parts, bool may_leave) {
+    plan_.clear();
+    parts_.clear();
+    timed_ = nullptr;
+    if (backend_ == nullptr || rows.empty()) return;
+
+    parts_.resize(num_parts);
+    num_rows_ = static_cast<std::uint32_t>(rows.size());
+    const std::vector<SpanSequence> sequences = sequences_of(rows);
+    std::vector<const SequenceRow*> firsts;
+    for (std::size_t row = 0; const SpanSequence& one : sequences) {
+        firsts.push_back(&rows[row]);
+        row += one.num_rows;
+    }
+    const std::size_t row_bytes = sizeof(half) * 2 * config_.num_kv_heads * config_.head_dim;
+    plan_ = backend_->plan(
+        {.sequences = sequences,
+         .num_rows = num_rows_,
+         .may_leave = may_leave,
+         .read_kv = [&](std::size_t index, std::uint32_t first_layer, std::uint32_t end_layer,
+                        std::uint32_t first, std::uint32_t count, std::span<std::byte> out) {
+             std::byte* to = out.data();
+             for (std::uint32_t layer = first_layer; layer < end_layer; ++layer)
+                 for (std::uint32_t i = 0; i < count; ++i, to += row_bytes)
+                     read_kv(*firsts[index], layer, first + i, to);
+         }});
+}
+
+void SpanSteps::read_kv(const SequenceRow& row, std::uint32_t layer, std::uint32_t position,
+                        std::byte* out) const {
+    const std::size_t size = std::size_t{config_.num_kv_heads} * config_.head_dim;
+    halves_of_floats(row.kv->k(layer, position).data(), size, out);
+    halves_of_floats(row.kv->v(layer, position).data(), size, out + size * sizeof(half));
+}
+
+const PlannedSpan* SpanSteps::span_from(std::uint32_t layer) const {
+    const auto found = std::find_if(plan_.begin(), plan_.end(), [&](const PlannedSpan& one) {
+        return one.first_layer == layer;
+    });
+    return found == plan_.end() ? nullptr : &*found;
+}
+
+void SpanSteps::enter_layer(std::uint32_t layer) {
+    if (plan_.empty()) return;
+    if (timed_ != nullptr && timed_->end_layer == layer && timed_->use != SpanUse::away) {
+        backend_->record(*timed_, num_rows_, now_steady() - entered_);
+        timed_ = nullptr;
+    }
+    if (const PlannedSpan* const span = span_from(layer)) {
+        timed_ = span;
+        timed_whole_ = true;
+        entered_ = now_steady();
+    }
+}
+
+bool SpanSteps::leave(std::size_t part, std::uint32_t layer, std::span<const SequenceRow> rows,
+                      std::span<const float> x) {
+    const PlannedSpan* const span = plan_.empty() ? nullptr : span_from(layer);
+    if (span == nullptr || span->use == SpanUse::here) return false;
+    Part& mine = parts_[part];
+    mine.span = span;
+    mine.round = backend_->submit(*span, sequences_of(rows), x);
+    if (span->use == SpanUse::away) {
+        // The wait for the layer before belongs to that layer.
+        if (part == 0) entered_ = now_steady();
+        return true;
+    }
+    mine.sent.assign(x.begin(), x.end());
+    return false;
+}
+
+bool SpanSteps::is_away(std::size_t part, std::uint32_t layer) const {
+    if (plan_.empty()) return false;
+    const PlannedSpan* const span = parts_[part].span;
+    return span != nullptr && span->use == SpanUse::away && layer < span->end_layer;
+}
+
+void SpanSteps::store(const SpanResult& answer, const PlannedSpan& span,
+                      std::span<const SequenceRow> rows, StepResult& result,
+                      std::size_t first_row) const {
+    const std::size_t size = std::size_t{config_.num_kv_heads} * config_.head_dim;
+    std::vector<float> k(size), v(size);
+    const std::byte* from = answer.kv.data();
+    for (std::uint32_t layer = span.first_layer; layer < span.end_layer; ++layer)
+        for (const SequenceRow& row : rows) {
+            floats_of_halves(from, size, k.data());
+            floats_of_halves(from + size * sizeof(half), size, v.data());
+            row.kv->store(layer, row.position, k, v);
+            from += 2 * size * sizeof(half);
+        }
+
+    const auto pairs = static_cast<std::uint16_t>(
+        std::min<std::uint32_t>(config_.top_k * (span.end_layer - span.first_layer), 0xffff));
+    for (std::size_t r = first_row; r < first_row + rows.size(); ++r) {
+        result.rows[r].pairs_remote += pairs;
+        if (answer.proven) result.rows[r].pairs_proven += pairs;
+        std::vector<std::uint64_t>& workers = result.row_workers[r];
+        const auto at = std::lower_bound(workers.begin(), workers.end(), answer.worker);
+        if (at == workers.end() || *at != answer.worker) workers.insert(at, answer.worker);
+    }
+}
+
+Result<std::optional<SpanSteps::Layers>> SpanSteps::come_back(
+    std::size_t part, std::uint32_t layer, std::span<const SequenceRow> rows, std::span<float> x,
+    StepResult& result, std::size_t first_row, const std::stop_token& stop) {
+    if (plan_.empty()) return std::optional<Layers>{};
+    Part& mine = parts_[part];
+    if (!mine.round || mine.span->end_layer != layer) return std::optional<Layers>{};
+
+    const PlannedSpan& span = *std::exchange(mine.span, nullptr);
+    const std::unique_ptr<SpanRound> round = std::move(mine.round);
+    if (span.use == SpanUse::check) {
+        const std::size_t row_bytes = sizeof(half) * 2 * config_.num_kv_heads * config_.head_dim;
+        Bytes kv((span.end_layer - span.first_layer) * rows.size() * row_bytes);
+        std::byte* to = kv.data();
+        for (std::uint32_t l = span.first_layer; l < span.end_layer; ++l)
+            for (const SequenceRow& row : rows) {
+                read_kv(row, l, row.position, to);
+                to += row_bytes;
+            }
+        round->compare(mine.sent, x, std::move(kv));
+        return std::optional<Layers>{};
+    }
+
+    const TraceSpan traced(Trace::Row::engine, "wait for a span",
+                           {"layers", span.end_layer - span.first_layer});
+    const TimePoint asked_at = now_steady();
+    const Result<SpanResult> answer = round->wait(stop);
+    const Duration waited = now_steady() - asked_at;
+    result.wait_time += waited;
+    result.experts_waited += waited;
+    if (!answer.ok() && answer.error().code == ErrorCode::cancelled) return answer.error();
+    if (!answer.ok()) {
+        timed_whole_ = false;
+        return std::optional<Layers>({span.first_layer, span.end_layer});
+    }
+
+    std::copy(answer->x.begin(), answer->x.end(), x.begin());
+    store(*answer, span, rows, result, first_row);
+    const bool is_last = std::none_of(parts_.begin(), parts_.end(),
+                                      [](const Part& one) { return one.round != nullptr; });
+    if (is_last && timed_whole_ && timed_ == &span)
+        backend_->record(span, num_rows_, now_steady() - entered_);
+    return std::optional<Layers>{};
+}
+
+void SpanSteps::drop() {
+    for (Part& part : parts_) part = {};
+}
+
+}  // namespace moex

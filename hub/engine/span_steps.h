@@ -1,0 +1,82 @@
+// The spans of one step of the decoder: which rows are at a worker, and what their answers add to
+// the residual stream and to the cache. The decoder asks at each layer of each micro-batch.
+// Owner: a decoder.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <stop_token>
+#include <vector>
+
+#include "hub/engine/expert_predictor.h"
+#include "hub/engine/span_backend.h"
+#include "hub/engine/step_device.h"
+#include "hub/model/config.h"
+
+namespace moex {
+
+class SpanSteps {
+  public:
+    explicit SpanSteps(const ModelConfig& config) : config_(config) {}
+    // `backend` outlives this object; null: no spans.
+    void use(SpanBackend* backend) { backend_ = backend; }
+
+    // Plans the spans of a step. `num_parts` micro-batches follow. A step with rows that may not
+    // leave the hub has no spans.
+    void begin(std::span<const SequenceRow> rows, std::size_t num_parts, bool may_leave);
+    // Called at each layer, before its first micro-batch.
+    void enter_layer(std::uint32_t layer);
+
+    // Returns true if rows are sent at this layer.
+    bool starts(std::uint32_t layer) const {
+        const PlannedSpan* const span = plan_.empty() ? nullptr : span_from(layer);
+        return span != nullptr && span->use != SpanUse::here;
+    }
+    // At the first layer of a span: sends the rows `x` of a micro-batch to a worker. Returns true
+    // if the rows are away, so that the micro-batch skips this layer.
+    bool leave(std::size_t part, std::uint32_t layer, std::span<const SequenceRow> rows,
+               std::span<const float> x);
+    // Returns true while the rows of a micro-batch are away at this layer.
+    bool is_away(std::size_t part, std::uint32_t layer) const;
+
+    // The layers that the hub computes because a worker did not.
+    struct Layers {
+        std::uint32_t first = 0, end = 0;
+    };
+    // At the layer behind a span: takes the rows of a micro-batch back. Stores the answer in `x`
+    // and in the cache, and counts it in `result`, from row `first_row` on. Returns the layers that
+    // the hub has to compute for the unchanged `x`, if the worker did not answer.
+    Result<std::optional<Layers>> come_back(std::size_t part, std::uint32_t layer,
+                                            std::span<const SequenceRow> rows, std::span<float> x,
+                                            StepResult& result, std::size_t first_row,
+                                            const std::stop_token& stop);
+    // Drops all rounds in flight, after a failed step.
+    void drop();
+
+  private:
+    struct Part {
+        std::unique_ptr<SpanRound> round;
+        const PlannedSpan* span = nullptr;  // the span that the round belongs to
+        std::vector<float> sent;            // of a check: the rows that were sent
+    };
+    const PlannedSpan* span_from(std::uint32_t layer) const;
+    void read_kv(const SequenceRow& row, std::uint32_t layer, std::uint32_t position,
+                 std::byte* out) const;
+    void store(const SpanResult& answer, const PlannedSpan& span, std::span<const SequenceRow> rows,
+               StepResult& result, std::size_t first_row) const;
+
+    const ModelConfig& config_;
+    SpanBackend* backend_ = nullptr;
+    std::vector<PlannedSpan> plan_;
+    std::vector<Part> parts_;
+    std::uint32_t num_rows_ = 0;
+    const PlannedSpan* timed_ = nullptr;  // the span that the step is in
+    bool timed_whole_ = false;            // all its rows are computed at one place
+    TimePoint entered_{};
+};
+
+// Groups consecutive rows of one sequence.
+std::vector<SpanSequence> sequences_of(std::span<const SequenceRow> rows);
+
+}  // namespace moex
