@@ -22,6 +22,7 @@
 #include "hub/dispatch/round/round_split.h"
 #include "hub/dispatch/round/round_sum.h"
 #include "hub/dispatch/round/wire_rows_pool.h"
+#include "hub/dispatch/span/span_options.h"
 #include "hub/dispatch/trust/answer_trust.h"
 #include "hub/dispatch/trust/worker_health.h"
 #include "hub/engine/expert_backend.h"
@@ -119,6 +120,7 @@ struct SwarmOptions {
     std::uint32_t workers_per_address_max = 0;
     std::uint64_t seed = 1;               // seed of the placement's hashes
     std::uint32_t first_sequence_id = 1;  // first sequence id of every connection
+    SpanOptions spans;
 };
 
 // The actions that the core requests from its driver. The driver carries them out in order.

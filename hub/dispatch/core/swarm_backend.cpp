@@ -72,6 +72,8 @@ struct SwarmBackend::State : std::enable_shared_from_this<SwarmBackend::State> {
     std::thread local_thread;
     std::unique_ptr<JudgeThread> judge;  // null: this hub cannot check answers
 
+    std::unique_ptr<SpanClient> spans;  // used by the engine's thread; null: no spans
+
     std::mutex liars_mutex;
     std::set<WorkerId> liars;
 
@@ -230,6 +232,37 @@ struct SwarmBackend::State : std::enable_shared_from_this<SwarmBackend::State> {
         return job;
     }
 
+    // Makes the engine's side of spans, which sends its frames on the strand.
+    void open_spans() {
+        const auto act_on_strand = [weak = weak_from_this()](auto act) {
+            const auto self = weak.lock();
+            if (!self) return;
+            self->post([act = std::move(act)](State& state) mutable {
+                std::vector<SwarmAction> actions;
+                act(state.core, actions);
+                state.perform(actions);
+            });
+        };
+        spans = std::make_unique<SpanClient>(
+            core.options().spans, core.options().limits.hidden_size, core.span_board(),
+            SpanClient::Link{
+                .send =
+                    [act_on_strand](std::uint32_t span, std::uint32_t step, Bytes frame) {
+                        act_on_strand([span, step, frame = std::move(frame)](
+                                          SwarmCore& core,
+                                          std::vector<SwarmAction>& actions) mutable {
+                            core.on_span_frame(now_steady(), span, step, std::move(frame), actions);
+                        });
+                    },
+                .lied =
+                    [act_on_strand](std::uint32_t span, std::string why) {
+                        act_on_strand([span, why = std::move(why)](
+                                          SwarmCore& core, std::vector<SwarmAction>& actions) {
+                            core.on_span_lie(now_steady(), span, why, actions);
+                        });
+                    }});
+    }
+
     void run_local() {
         name_thread("local-call");
         if (core.options().use_workers == UseWorkers::automatic) measure_local();
@@ -333,6 +366,7 @@ SwarmBackend::SwarmBackend(SwarmOptions options, SwarmHost& host, const ExpertCo
     if (local != nullptr)
         state_->local_thread = std::thread([state = state_.get()] { state->run_local(); });
     if (judges) state_->start_judge();
+    if (state_->core.options().spans.on) state_->open_spans();
 }
 
 SwarmBackend::~SwarmBackend() {
@@ -402,6 +436,8 @@ std::unique_ptr<ExpertRound> SwarmBackend::submit(const ExpertBatch& batch) {
             });
         });
 }
+
+SpanClient* SwarmBackend::spans() const { return state_->spans.get(); }
 
 bool SwarmBackend::wants_hints() const {
     return state_->wants_hints.load(std::memory_order_relaxed);

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "hub/dispatch/core/swarm_core.h"
+#include "hub/dispatch/span/span_client.h"
 
 namespace moex {
 
@@ -50,6 +51,10 @@ class SwarmBackend : public ExpertBackend {
     bool works_elsewhere() const override { return true; }
     bool wants_hints() const override;
     void hint(std::span<const ExpertHint> hints) override;
+
+    // The workers that compute whole layers, for the engine's thread; null: SwarmOptions::spans is
+    // off.
+    SpanClient* spans() const;
 
     // Returns true if the worker was caught with a false answer. The backend remembers the 10,000
     // workers that were caught most recently. Any thread may call this function.

@@ -20,6 +20,7 @@ SwarmState::SwarmState(SwarmOptions given)
       reserve(*this),
       cover(*this),
       rounds(*this),
+      spans(*this),
       frames(*this) {}
 
 void EventContext::send(Worker& worker, WireFrame frame) {
@@ -154,6 +155,20 @@ void SwarmCore::on_cancel_round(TimePoint now, RoundId id, std::vector<SwarmActi
     state_->rounds.close_round(context, *round);
     state_->end_event(context);
 }
+
+void SwarmCore::on_span_frame(TimePoint now, std::uint32_t span, std::uint32_t step, Bytes frame,
+                              std::vector<SwarmAction>& actions) {
+    EventContext context{*state_, now, actions};
+    state_->spans.send(context, span, step, std::move(frame));
+}
+
+void SwarmCore::on_span_lie(TimePoint now, std::uint32_t span, const std::string& why,
+                            std::vector<SwarmAction>& actions) {
+    EventContext context{*state_, now, actions};
+    state_->spans.on_lie(context, span, why);
+}
+
+std::shared_ptr<SpanBoard> SwarmCore::span_board() const { return state_->spans.board(); }
 
 void SwarmCore::on_local(TimePoint now, RoundId, std::uint64_t attempt_id,
                          Result<std::vector<float>> y, std::vector<SwarmAction>& actions) {

@@ -21,6 +21,7 @@
 
 namespace moex {
 
+class SpanBoard;
 struct SwarmState;  // defined in swarm_state.h, which is private to this room
 
 class SwarmCore {
@@ -53,6 +54,13 @@ class SwarmCore {
                   std::vector<SwarmAction>& actions);
     // Ends the round. No RoundDone action follows.
     void on_cancel_round(TimePoint now, RoundId round, std::vector<SwarmAction>& actions);
+    // Sends a frame to the holder of a span. `step` is not 0 if an answer follows, which
+    // span_board() receives.
+    void on_span_frame(TimePoint now, std::uint32_t span, std::uint32_t step, Bytes frame,
+                       std::vector<SwarmAction>& actions);
+    // The holder of a span gave a wrong answer.
+    void on_span_lie(TimePoint now, std::uint32_t span, const std::string& why,
+                     std::vector<SwarmAction>& actions);
     // Passes the reply to the action ComputeLocally: y [num_pairs, hidden_size], with gates
     // applied.
     void on_local(TimePoint now, RoundId round, std::uint64_t attempt, Result<std::vector<float>> y,
@@ -111,6 +119,7 @@ class SwarmCore {
     // row_reader() the rows of a batch. The readers may outlive the core.
     AnswerReader answer_reader(WorkerId worker) const;
     const RowReader& row_reader() const;
+    std::shared_ptr<SpanBoard> span_board() const;
     void set_local_fallback(bool on);
 
   private:

@@ -133,6 +133,8 @@ void SwarmSessions::on_hello(EventContext& context, Worker& worker, ByteView fra
 
     take_hello(worker, *hello);
     const auto asked = arithmetic_asked(options_);
+    std::vector<std::string> caps{"budget", "held", times_cap, power_cap, slots_cap, tiers_cap};
+    if (options_.spans.on) caps.push_back(span_cap);
 
     context.send(
         worker,
@@ -148,7 +150,7 @@ void SwarmSessions::on_hello(EventContext& context, Worker& worker, ByteView fra
                         .lz4 = worker.lz4,
                         .heartbeat_ms = static_cast<std::uint32_t>(options_.heartbeat_every / 1ms),
                         .queue_depth = worker.queue_depth,
-                        .caps = {"budget", "held", times_cap, power_cap, slots_cap, tiers_cap},
+                        .caps = std::move(caps),
                         .arithmetic = asked,
                         .nonce = options_.nonce_of ? options_.nonce_of(worker.id) : ""}));
 
@@ -167,6 +169,7 @@ void SwarmSessions::take_hello(Worker& worker, const Hello& hello) {
     worker.lz4 = options_.lz4 && hello.lz4;
     worker.queue_depth = std::max(1u, options_.queue_depth);
     worker.reports_held = names(hello.caps, "held");
+    swarm_.spans.on_hello(worker, hello);
     pool_.set_on_demand(worker, names(hello.caps, on_demand_cap));
     if (hello.device.slot_bytes > 0)
         worker.slot_guess.set_slots(static_cast<std::uint32_t>(

@@ -74,6 +74,15 @@ void SwarmFrames::on_frame(EventContext& context, Worker& worker, ByteView frame
             if (worker.published_peer) break;
             on_slots(context, worker, frame);
             return;
+        case FrameType::span_ready:
+        case FrameType::span_answer: {
+            if (worker.published_peer || !options_.spans.on) break;
+            const Status taken = header->type == FrameType::span_ready
+                                     ? swarm_.spans.on_ready(context, worker, frame)
+                                     : swarm_.spans.on_answer(context, worker, frame);
+            if (!taken.ok()) refuse_bad(context, worker, taken.error());
+            return;
+        }
         default: break;
     }
 
@@ -99,6 +108,7 @@ void SwarmFrames::on_ready(EventContext& context, Worker& worker, ByteView frame
         return swarm_.placement.place(context, worker, units);
     take_tiers(worker, *ready);
     swarm_.placement.mark_ready(context, worker, units);
+    swarm_.spans.consider(context, worker);
 }
 
 // Handles BUDGET: a worker in service has a new memory limit. Units that it dropped are no longer

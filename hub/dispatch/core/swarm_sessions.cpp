@@ -62,7 +62,8 @@ void SwarmSessions::on_hello_time(EventContext& context, WorkerId id) {
 }
 
 void SwarmSessions::set_frame_limit(EventContext& context, Worker& worker) {
-    const std::uint64_t bytes = std::max(control_bytes_max_, worker.ids.answer_bytes_max());
+    const std::uint64_t bytes = std::max(
+        {control_bytes_max_, worker.ids.answer_bytes_max(), swarm_.spans.answer_bytes_max(worker)});
     if (!worker.welcomed() || std::exchange(worker.frame_limit, bytes) == bytes) return;
     context.out.push_back(SetFrameLimit{.worker = worker.id, .bytes = bytes});
 }
@@ -80,6 +81,7 @@ void SwarmSessions::remove_worker(EventContext& context, WorkerId id, WorkerEven
                                   std::string reason, std::optional<CloseCode> code) {
     const std::unique_ptr<Worker> worker = pool_.take(id);
     if (!worker) return;
+    swarm_.spans.on_leave(id);
     if (code) context.out.push_back(CloseWorker{.worker = id, .code = *code, .reason = reason});
 
     if (worker->welcomed()) {
@@ -133,6 +135,7 @@ void SwarmSessions::on_heartbeat_time(EventContext& context, Worker& worker) {
 
     set_frame_limit(context, worker);
     swarm_.placement.check_loading(context, worker);
+    swarm_.spans.consider(context, worker);
 
     if (worker.loading_in_order() && context.now - worker.heard_at < loading_silence_max) {
         // The worker's echo is still awaited. Repeat the heartbeat, in case an echo is lost: seven

@@ -11,6 +11,8 @@
 //   reserve     rule that compares workers with the hub     swarm_reserve
 //   cover       scratch vectors of the router               swarm_cover
 //   rounds      whether a waiting round may proceed         swarm_rounds, swarm_dispatch
+//   spans       ranges of layers that workers compute     swarm_spans
+//               whole
 //   frames      nothing                                     swarm_protocol
 //
 // swarm_core dispatches events and timers to the parts, swarm_orders carries out the operator's
@@ -29,6 +31,7 @@
 #include "hub/dispatch/core/parts/reserve.h"
 #include "hub/dispatch/core/parts/rounds.h"
 #include "hub/dispatch/core/parts/sessions.h"
+#include "hub/dispatch/core/parts/spans.h"
 #include "hub/dispatch/round/latency_histogram.h"
 #include "hub/dispatch/round/load_window.h"
 #include "hub/dispatch/round/round_rows.h"
@@ -70,6 +73,7 @@ struct SwarmState {
     SwarmReserve reserve;
     SwarmCover cover;
     SwarmRounds rounds;
+    SwarmSpans spans;
     SwarmFrames frames;
 };
 

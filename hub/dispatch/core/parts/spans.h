@@ -1,0 +1,67 @@
+// Spans: assigns ranges of whole layers to workers that can hold them, passes frames of steps on,
+// and takes the answers. Which steps go through a span is decided on the engine's thread
+// (hub/dispatch/span/span_client.h).
+//
+// A worker with room gets a range of layers that no other worker holds, as long as its memory
+// permits. If every range has a holder, it gets the layers of the one with the fewest holders.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+
+#include "hub/dispatch/core/event_context.h"
+#include "hub/dispatch/span/span_board.h"
+
+namespace moex {
+
+class SwarmSpans : public SwarmPart {
+  public:
+    explicit SwarmSpans(SwarmState& swarm);
+
+    const std::shared_ptr<SpanBoard>& board() const { return board_; }
+    // Takes what the worker can hold as spans from its HELLO.
+    void on_hello(Worker& worker, const Hello& hello);
+    // Assigns a span to the worker if it has none, and if it has loaded its experts.
+    void consider(EventContext& context, Worker& worker);
+    void on_leave(WorkerId worker);
+    // Sends a frame to the holder of a span. `step` is not 0 if an answer follows.
+    void send(EventContext& context, std::uint32_t span, std::uint32_t step, Bytes frame);
+    // The holder of the span gave a wrong answer: it computes no spans any more.
+    void on_lie(EventContext& context, std::uint32_t span, const std::string& why);
+
+    // Handle frames of workers. An error ends the connection.
+    Status on_ready(EventContext& context, Worker& worker, ByteView frame);
+    Status on_answer(EventContext& context, Worker& worker, ByteView frame);
+    // Returns the size of the largest answer that the worker may send.
+    std::uint64_t answer_bytes_max(const Worker& worker) const;
+
+  private:
+    struct Held {
+        WorkerId worker = 0;
+        std::uint32_t first_layer = 0, end_layer = 0;
+        bool ready = false;
+        std::uint64_t bytes = 0;        // memory of the worker that the span takes
+        std::set<std::uint32_t> steps;  // in flight
+    };
+    struct Room {
+        std::uint64_t bytes = 0, kv_bytes = 0;
+        std::uint32_t layers_max = 0;  // halved when the worker cannot hold what it was assigned
+    };
+    std::uint64_t layer_bytes(std::uint32_t layer) const;
+    bool is_spannable(std::uint32_t layer) const;
+    std::uint32_t layers_that_fit(const Room& room, std::uint32_t first) const;
+    std::pair<std::uint32_t, std::uint32_t> choose(const Room& room) const;
+    bool leaves_room_for_experts(std::uint64_t bytes) const;
+    Held* held_by(WorkerId worker);
+    void drop(std::uint32_t span);
+
+    const std::shared_ptr<SpanBoard> board_ = std::make_shared<SpanBoard>();
+    std::map<std::uint32_t, Held> held_;  // by span
+    std::map<WorkerId, Room> rooms_;
+    std::set<std::string> liars_;  // worker keys
+    std::uint32_t last_span_ = 0;
+};
+
+}  // namespace moex

@@ -1,0 +1,233 @@
+// Spans on the dispatch strand: placement, frames and answers.
+#include <algorithm>
+
+#include "hub/dispatch/core/swarm_state.h"
+
+namespace moex {
+namespace {
+
+// The share of the memory that a worker reports for spans which the hub plans with. The rest is for
+// the buffers of a step.
+constexpr double planned_share = 0.8;
+// The fewest pages of keys and values that a span has in each layer.
+constexpr std::uint64_t pages_min = 4, page_tokens = 128;
+// The most steps in flight to one worker. A worker that leaves so many unanswered is stuck.
+constexpr std::size_t steps_max = 512;
+
+}  // namespace
+
+SwarmSpans::SwarmSpans(SwarmState& swarm) : SwarmPart(swarm) {}
+
+void SwarmSpans::on_hello(Worker& worker, const Hello& hello) {
+    const auto& caps = hello.caps;
+    if (!options_.spans.on || hello.span_bytes == 0 ||
+        std::find(caps.begin(), caps.end(), span_cap) == caps.end() ||
+        liars_.contains(worker.worker_key))
+        return;
+    rooms_[worker.id] = {
+        .bytes = static_cast<std::uint64_t>(planned_share * static_cast<double>(hello.span_bytes)),
+        .kv_bytes = hello.span_kv_bytes,
+        .layers_max = span_layers_max};
+}
+
+bool SwarmSpans::is_spannable(std::uint32_t layer) const {
+    return layer >= options_.spans.first_here &&
+           layer + options_.spans.last_here < options_.limits.num_layers &&
+           options_.layer_is_moe[layer] != 0 && options_.spans.layer_of(layer).has_value();
+}
+
+std::uint64_t SwarmSpans::layer_bytes(std::uint32_t layer) const {
+    const auto blob = options_.spans.layer_of(layer);
+    return options_.limits.num_experts * options_.expert_blob_bytes + (blob ? blob->size_bytes : 0);
+}
+
+// Returns how many consecutive layers from `first` on fit into the memory of a worker.
+std::uint32_t SwarmSpans::layers_that_fit(const Room& room, std::uint32_t first) const {
+    const std::uint64_t kv_layer_bytes = pages_min * page_tokens *
+                                         span_kv_bytes(1, 1, options_.spans.kv_size);
+    std::uint64_t bytes = 0, kv_bytes = 0;
+    std::uint32_t count = 0;
+    while (count < room.layers_max && is_spannable(first + count)) {
+        bytes += layer_bytes(first + count);
+        kv_bytes += kv_layer_bytes;
+        if (bytes > room.bytes || kv_bytes > room.kv_bytes) break;
+        ++count;
+    }
+    return count;
+}
+
+// Returns the layers for a worker: the longest range without a holder that it has room for, or else
+// the range of a span with the fewest holders. Both are 0 if there is none.
+std::pair<std::uint32_t, std::uint32_t> SwarmSpans::choose(const Room& room) const {
+    std::vector<std::uint32_t> holders(options_.limits.num_layers);
+    for (const auto& [id, held] : held_)
+        for (std::uint32_t layer = held.first_layer; layer < held.end_layer; ++layer)
+            ++holders[layer];
+
+    std::pair<std::uint32_t, std::uint32_t> best{0, 0};
+    for (std::uint32_t first = 0; first < options_.limits.num_layers; ++first) {
+        std::uint32_t end = first;
+        const std::uint32_t fit = first + layers_that_fit(room, first);
+        while (end < fit && holders[end] == 0) ++end;
+        if (end - first > best.second - best.first) best = {first, end};
+    }
+    if (best.first < best.second) return best;
+
+    std::uint32_t fewest = 0;
+    for (const auto& [id, held] : held_) {
+        const bool fits = held.first_layer + layers_that_fit(room, held.first_layer) >=
+                          held.end_layer;
+        if (!fits || (fewest > 0 && holders[held.first_layer] >= fewest)) continue;
+        fewest = holders[held.first_layer];
+        best = {held.first_layer, held.end_layer};
+    }
+    return best;
+}
+
+// Returns true if the workers' memory holds every expert once beside spans of `bytes` more.
+bool SwarmSpans::leaves_room_for_experts(std::uint64_t bytes) const {
+    if (options_.local_fallback) return true;
+    std::uint64_t room = 0, spans = bytes;
+    for (const auto& [id, worker] : pool_.all())
+        if (worker->welcomed()) room += worker->device.budget_bytes;
+    // A ready span has taken its memory from the budget that its worker reports.
+    for (const auto& [id, held] : held_)
+        if (!held.ready) spans += held.bytes;
+    return room >= spans + swarm_.placement.directory().num_units() * options_.expert_blob_bytes;
+}
+
+SwarmSpans::Held* SwarmSpans::held_by(WorkerId worker) {
+    const auto found = std::find_if(held_.begin(), held_.end(),
+                                    [&](const auto& one) { return one.second.worker == worker; });
+    return found == held_.end() ? nullptr : &found->second;
+}
+
+void SwarmSpans::consider(EventContext& context, Worker& worker) {
+    const auto room = rooms_.find(worker.id);
+    if (room == rooms_.end() || held_by(worker.id) != nullptr || !worker.health.serves() ||
+        worker.leaving() || worker.hands_over || worker.num_ready < worker.num_planned())
+        return;
+
+    const auto [first, end] = choose(room->second);
+    if (first == end) return;
+    SpanAssign assign{.span = ++last_span_,
+                      .first_layer = first,
+                      .end_layer = end,
+                      .context_tokens = options_.spans.context_tokens,
+                      .kv_bytes_max = room->second.kv_bytes};
+    Held held{.worker = worker.id,
+              .first_layer = first,
+              .end_layer = end,
+              .bytes = room->second.kv_bytes};
+    for (std::uint32_t layer = first; layer < end; ++layer) {
+        assign.layers.push_back(*options_.spans.layer_of(layer));
+        held.bytes += layer_bytes(layer);
+    }
+    if (!leaves_room_for_experts(held.bytes)) return;
+    held_[assign.span] = std::move(held);
+    context.send(worker, encode_span_assign(assign));
+}
+
+void SwarmSpans::drop(std::uint32_t span) {
+    board_->remove(span);
+    held_.erase(span);
+}
+
+void SwarmSpans::on_leave(WorkerId worker) {
+    rooms_.erase(worker);
+    for (auto held = held_.begin(); held != held_.end();) {
+        const auto next = std::next(held);
+        if (held->second.worker == worker) drop(held->first);
+        held = next;
+    }
+}
+
+void SwarmSpans::send(EventContext& context, std::uint32_t span, std::uint32_t step, Bytes frame) {
+    const auto held = held_.find(span);
+    Worker* const worker = held == held_.end() ? nullptr : pool_.find(held->second.worker);
+    if (worker == nullptr || held->second.steps.size() >= steps_max) {
+        if (step != 0)
+            board_->answer(step, context.now,
+                           Error{ErrorCode::unavailable, "no worker holds the span any more"});
+        return;
+    }
+    if (step != 0) held->second.steps.insert(step);
+    context.send(*worker, std::move(frame));
+}
+
+void SwarmSpans::on_lie(EventContext& context, std::uint32_t span, const std::string& why) {
+    const auto held = held_.find(span);
+    if (held == held_.end()) return;
+    Worker* const worker = pool_.find(held->second.worker);
+    if (worker != nullptr) {
+        ++counts_.lies;
+        if (!worker->worker_key.empty()) liars_.insert(worker->worker_key);
+        rooms_.erase(worker->id);
+        context.send(*worker, encode_span_release(span));
+        context.event(*worker, WorkerEvent::Kind::lied, why);
+    }
+    drop(span);
+}
+
+Status SwarmSpans::on_ready(EventContext& context, Worker& worker, ByteView frame) {
+    MOEX_ASSIGN(ready, decode_span_ready(frame));
+    const auto found = held_.find(ready.span);
+    // The hub may have taken the span back meanwhile.
+    if (found == held_.end() || found->second.worker != worker.id) return {};
+    Held& held = found->second;
+    if (ready.num_pages == 0) {
+        // The worker has no room for so many layers. It is asked for half of them.
+        Room& room = rooms_[worker.id];
+        room.layers_max = (held.end_layer - held.first_layer) / 2;
+        drop(ready.span);
+        if (room.layers_max == 0) rooms_.erase(worker.id);
+        consider(context, worker);
+        return {};
+    }
+    if (held.ready) return Error{ErrorCode::bad_field, "SPAN_READY: the span is ready already"};
+    held.ready = true;
+    board_->add({.id = ready.span,
+                 .worker = worker.id,
+                 .first_layer = held.first_layer,
+                 .end_layer = held.end_layer,
+                 .num_pages = ready.num_pages,
+                 .page_tokens = ready.page_tokens,
+                 .rows_max = ready.rows_max});
+    context.event(worker, WorkerEvent::Kind::ready,
+                  text("computes layers ", held.first_layer, " to ", held.end_layer - 1,
+                       " whole, a layer in ", ready.layer_us[0], " us"));
+    return {};
+}
+
+Status SwarmSpans::on_answer(EventContext& context, Worker& worker, ByteView frame) {
+    MOEX_ASSIGN(header, decode_frame_header(frame));
+    // A step belongs to one span; an answer to a span that was dropped is late.
+    const auto held = std::find_if(held_.begin(), held_.end(), [&](const auto& one) {
+        return one.second.worker == worker.id && one.second.steps.contains(header.sequence_id);
+    });
+    auto answer = decode_span_answer(frame, options_.limits);
+    if (!answer.ok() && answer.error().code != ErrorCode::non_finite) return answer.error();
+    if (held == held_.end()) {
+        ++counts_.late;
+        ++worker.late;
+        return {};
+    }
+    if (answer.ok() && answer->span != held->first)
+        return Error{ErrorCode::bad_field, text("SPAN_ANSWER: step ", header.sequence_id,
+                                                " belongs to span ", held->first)};
+    held->second.steps.erase(header.sequence_id);
+    board_->answer(header.sequence_id, context.now, std::move(answer));
+    return {};
+}
+
+std::uint64_t SwarmSpans::answer_bytes_max(const Worker& worker) const {
+    std::uint64_t bytes = 0;
+    for (const auto& [id, held] : held_)
+        if (held.worker == worker.id)
+            bytes = std::max(bytes, span_answer_bytes(options_.limits.hidden_size, span_rows_max,
+                                                      held.end_layer - held.first_layer,
+                                                      options_.spans.kv_size));
+    return std::min<std::uint64_t>(bytes, frame_bytes_max);
+}
+
+}  // namespace moex

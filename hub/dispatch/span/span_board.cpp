@@ -1,0 +1,76 @@
+#include "hub/dispatch/span/span_board.h"
+
+#include <algorithm>
+
+namespace moex {
+
+void SpanBoard::add(const ReadySpan& span) {
+    const std::lock_guard lock(mutex_);
+    ready_.push_back(span);
+}
+
+void SpanBoard::remove(std::uint32_t span) {
+    {
+        const std::lock_guard lock(mutex_);
+        std::erase_if(ready_, [&](const ReadySpan& one) { return one.id == span; });
+        for (auto& [id, step] : steps_)
+            if (step.span == span && !step.answer)
+                step.answer = Answer{{}, Error{ErrorCode::unavailable, "the span's worker left"}};
+    }
+    changed_.notify_all();
+}
+
+void SpanBoard::answer(std::uint32_t step, TimePoint now, Result<SpanAnswer> answer) {
+    {
+        const std::lock_guard lock(mutex_);
+        const auto found = steps_.find(step);
+        if (found == steps_.end() || found->second.answer) return;
+        found->second.answer = Answer{now, std::move(answer)};
+    }
+    changed_.notify_all();
+}
+
+std::vector<ReadySpan> SpanBoard::ready() const {
+    const std::lock_guard lock(mutex_);
+    return ready_;
+}
+
+void SpanBoard::expect(std::uint32_t step, std::uint32_t span) {
+    const std::lock_guard lock(mutex_);
+    steps_[step].span = span;
+}
+
+std::optional<SpanBoard::Answer> SpanBoard::take(std::uint32_t step) {
+    const auto found = steps_.find(step);
+    if (found == steps_.end() || !found->second.answer) return std::nullopt;
+    std::optional<Answer> answer = std::move(found->second.answer);
+    steps_.erase(found);
+    return answer;
+}
+
+std::optional<SpanBoard::Answer> SpanBoard::wait(std::uint32_t step, TimePoint deadline,
+                                                 const std::stop_token& stop) {
+    // The callback must outlive the lock below: its destructor waits for a running callback.
+    const std::stop_callback wake(stop, [this] {
+        const std::lock_guard lock(mutex_);
+        changed_.notify_all();
+    });
+    std::unique_lock lock(mutex_);
+    changed_.wait_until(lock, deadline, [&] {
+        const auto found = steps_.find(step);
+        return stop.stop_requested() || found == steps_.end() || found->second.answer;
+    });
+    return take(step);
+}
+
+std::optional<SpanBoard::Answer> SpanBoard::poll(std::uint32_t step) {
+    const std::lock_guard lock(mutex_);
+    return take(step);
+}
+
+void SpanBoard::forget(std::uint32_t step) {
+    const std::lock_guard lock(mutex_);
+    steps_.erase(step);
+}
+
+}  // namespace moex

@@ -1,0 +1,64 @@
+// What the engine's thread and the dispatch strand share about spans: which spans are ready, and
+// the answers of steps in flight. The strand writes both; the engine's thread reads and waits.
+#pragma once
+
+#include <condition_variable>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <stop_token>
+#include <vector>
+
+#include "hub/base/clock.h"
+#include "hub/dispatch/ids.h"
+#include "protocol/span_messages.h"
+
+namespace moex {
+
+// A span that a worker has loaded.
+struct ReadySpan {
+    std::uint32_t id = 0;  // unique in this hub
+    WorkerId worker = 0;
+    std::uint32_t first_layer = 0, end_layer = 0;
+    std::uint32_t num_pages = 0, page_tokens = 0, rows_max = 0;
+    std::uint32_t num_layers() const { return end_layer - first_layer; }
+};
+
+class SpanBoard {
+  public:
+    // ---- called on the strand
+    void add(const ReadySpan& span);
+    // Removes a span. Its steps in flight fail.
+    void remove(std::uint32_t span);
+    // Ends a step. An unknown step has no effect: the engine does not wait for it any more.
+    void answer(std::uint32_t step, TimePoint now, Result<SpanAnswer> answer);
+
+    // ---- called on the engine's thread
+    std::vector<ReadySpan> ready() const;
+    // Announces a step, before its frame is sent.
+    void expect(std::uint32_t step, std::uint32_t span);
+    struct Answer {
+        TimePoint at{};
+        Result<SpanAnswer> answer;
+    };
+    // Waits for the answer of a step. Returns nullopt at the deadline, or when `stop` is requested.
+    std::optional<Answer> wait(std::uint32_t step, TimePoint deadline, const std::stop_token& stop);
+    // Takes the answer of a step if it has arrived.
+    std::optional<Answer> poll(std::uint32_t step);
+    void forget(std::uint32_t step);
+
+  private:
+    struct Step {
+        std::uint32_t span = 0;
+        std::optional<Answer> answer;
+    };
+    std::optional<Answer> take(std::uint32_t step);
+
+    mutable std::mutex mutex_;
+    std::condition_variable changed_;
+    std::vector<ReadySpan> ready_;
+    std::map<std::uint32_t, Step> steps_;
+};
+
+}  // namespace moex

@@ -1,0 +1,39 @@
+// The options of spans: layers that one worker computes whole (hub/engine/span_backend.h).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+
+#include "hub/base/clock.h"
+#include "protocol/span_messages.h"
+
+namespace moex {
+
+struct SpanOptions {
+    bool on = false;
+    // Returns the blob of a layer (protocol/span_layer.h); nullopt while it is not known yet, or if
+    // no worker may compute the layer whole.
+    std::function<std::optional<SpanAssign::Layer>(std::uint32_t layer)> layer_of;
+    std::uint32_t kv_size = 0;  // num_kv_heads * head_dim
+    std::uint32_t context_tokens = 0;
+    // The hub itself computes this many layers at the begin and at the end: an embedding row gives
+    // its word away by a look-up.
+    std::uint32_t first_here = 2, last_here = 1;
+    // How far an honest answer may differ from the hub's own: the root mean square of the
+    // difference, as a share of that of the values. It covers the arithmetic of the hub.
+    double tolerance = 0.5;
+    // Right checks of a worker before its answers are used. After that, one in `check_period` steps
+    // is checked.
+    std::uint32_t checks_min = 8, check_period = 64;
+    // A span is used if it is predicted to take at most this share of the hub's own time.
+    double worth = 0.9;
+    // How often a span that is not used is measured: at first, and at most.
+    Duration probe_min = 500ms, probe_max = 30s;
+    // Bounds on the wait for an answer; between them it is four times the expected time.
+    Duration late_min = 250ms, late_max = 2s;
+    // The most bytes of keys and values that are sent before a step.
+    std::uint64_t kv_bytes_at_once = 8u << 20;
+};
+
+}  // namespace moex
