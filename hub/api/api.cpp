@@ -105,7 +105,7 @@ namespace {
 
 // The hub's own `moex` object in a request's body, which is allowed in every dialect.
 struct MoexFields {
-    bool resumable = false, stores_pages = true;
+    bool resumable = false, stores_pages = true, stays_here = false;
     ExpertMode experts{.name = "exact", .perplexity_excess = 0.0};
     LateWish late;
     std::optional<std::uint32_t> draft_tokens;  // empty: the hub's choice
@@ -209,6 +209,11 @@ Checked<MoexFields> read_moex_fields(const OrderedJson& body, const ApiOptions& 
     else if (!store.is_null())
         fields.wrong("moex.store", "true or false", store);
 
+    if (const OrderedJson& spans = member(ours, "spans"); spans == "off" || spans == "auto")
+        moex_fields.stays_here = spans == "off";
+    else if (!spans.is_null())
+        fields.wrong("moex.spans", "\"off\" or \"auto\"", spans);
+
     bool& wanted = moex_fields.resumable;
     if (const OrderedJson& resumable = member(ours, "resumable"); resumable.is_boolean())
         wanted = resumable.get<bool>();
@@ -269,6 +274,7 @@ Checked<ApiState::Prepared> ApiState::prepare(const HttpRequest& request, const 
     inputs.late = moex_fields.late;
     inputs.draft_tokens = moex_fields.draft_tokens;
     inputs.stores_pages = moex_fields.stores_pages;
+    inputs.stays_here = moex_fields.stays_here;
     inputs.client = request.client;
     inputs.account = request.account;
     inputs.context_tokens = context_tokens;

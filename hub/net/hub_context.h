@@ -190,9 +190,10 @@ struct HubContext {
     std::shared_ptr<const LiveOptions> live_;
 
   public:
-    // Runs answers that wait for the disk. The last member: the thread ends before the members that
-    // it uses are destroyed.
+    // Runs answers that wait for the disk. The thread ends before the members above, which it uses,
+    // are destroyed.
     asio::thread_pool disk_thread{1};
+    WholeLayers layers;  // set before run()
 };
 
 }  // namespace moex::net

@@ -287,6 +287,8 @@ std::string Server::make_admin_url() const {
 }
 SwarmHost& Server::swarm_host() { return state_->host; }
 
+void Server::give_layers(WholeLayers layers) { state_->hub.layers = std::move(layers); }
+
 void Server::attach(SwarmBackend& swarm, Engine& engine, Api& api) {
     state_->hub.engine = &engine;
     state_->hub.api = &api;

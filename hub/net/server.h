@@ -31,6 +31,8 @@ class Server {
     SwarmHost& swarm_host();  // the server owns the host's strand; usable before run()
     // Connects the rooms that answer requests. Called once, before run().
     void attach(SwarmBackend& swarm, Engine& engine, Api& api);
+    // Serves whole layers to workers, and describes them in /api/status. Called once, before run().
+    void give_layers(WholeLayers layers);
     // Returns an observer for the Api, which adds finished requests and latencies to /metrics.
     // The observer is valid as long as the server exists.
     ApiObserver api_observer();

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -13,7 +14,9 @@
 #include "hub/base/clock.h"
 #include "hub/net/access/rate_limits.h"
 #include "hub/net/http/request_gate.h"
+#include "protocol/bytes.h"
 #include "protocol/result.h"
+#include "protocol/sha256.h"
 
 namespace moex::net {
 
@@ -34,6 +37,14 @@ struct ClientLimits {
     Duration worker_idle_within = 30s;
     std::uint64_t stream_outbox_bytes_max = 4u << 20;
     std::uint64_t worker_outbox_bytes_max = 64u << 20;
+};
+
+// The layers that workers may compute whole (`serve --spans`). Both functions are thread-safe; they
+// are empty if workers compute experts only.
+struct WholeLayers {
+    // Returns the blob of a layer (protocol/span_layer.h) by its hash; null if no layer has it.
+    std::function<std::shared_ptr<const Bytes>(const Sha256&)> find;
+    std::function<nlohmann::json()> describe;  // makes the part "spans" of /api/status
 };
 
 struct ServerOptions {

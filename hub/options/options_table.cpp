@@ -187,6 +187,13 @@ const Setting contributor_settings[] = {
      "others are in reserve\n"
      "always: workers compute all that they hold",
      0, 0, "auto|always"},
+    {"spans", word, serve, all_help, "auto|off", "auto",
+     "workers with memory for it compute several consecutive layers whole, so that a token takes "
+     "one "
+     "round trip for them\n"
+     "auto: where that is measured to be faster; the first two layers and the last one stay here\n"
+     "such a worker sees rows and keys of its layers; not with --deterministic or --give-model off",
+     0, 0, "auto|off"},
     {"check-answers", on_off, serve, short_help, "on|off", "on",
      "compute answers again to find false ones; bans their workers\n"
      "all answers of a new worker are checked, and a share of those of a worker with a record\n"

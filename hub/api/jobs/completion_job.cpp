@@ -82,6 +82,7 @@ void ApiJob::start() {
         request.speculator = inputs_.experts.speculator;
         request.draft_tokens = inputs_.draft_tokens;
         request.stores_pages = inputs_.stores_pages;
+        request.stays_here = inputs_.stays_here;
         request.late_wait = inputs_.late.wait;
         request.late_pairs_max = inputs_.late.calls_max /
                                  static_cast<std::uint32_t>(choices_.size());

@@ -44,6 +44,7 @@ struct ApiJobInputs {
     LateWish late;
     std::optional<std::uint32_t> draft_tokens;  // tokens to draft per step; empty: the hub chooses
     bool stores_pages = true;                   // false: no page is kept on disk (moex.store)
+    bool stays_here = false;  // no worker computes whole layers of the answer (moex.spans)
     // The grammar that the masks follow, and the tools that it weakens; null: any text is allowed.
     std::shared_ptr<const AnswerRules> rules;
     // One mask for each choice; empty: any text is allowed.

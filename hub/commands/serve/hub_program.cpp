@@ -138,6 +138,7 @@ Status HubProgram::open() {
     if (pages_)
         options.prompts_kept_hours = static_cast<std::uint32_t>(settings_.model.pages.keep /
                                                                 std::chrono::hours(1));
+    open_spans();
     if (shadow_parts_) options.describe_shadow = [this] { return shadow_json(); };
     options.on_reload = [this] { reload(); };
     options.describe_settings = [this] {
@@ -267,6 +268,45 @@ Status HubProgram::open_hints() {
     log_info("hub: predicts experts for workers that load them on demand", kv("by", hints_by_),
              kv("per_token", per_row));
     return {};
+}
+
+// Prepares the layers for workers that compute them whole, unless something forbids it.
+void HubProgram::open_spans() {
+    const ContributorSettings& contributors = settings_.contributors;
+    if (!contributors.uses_spans || !swarm_computes()) return;
+    const auto refuse = [](std::string_view why) {
+        log_info("hub: workers compute experts, and no layers whole", kv("because", why));
+    };
+    if (settings_.model.is_deterministic)
+        return refuse("--deterministic: a worker's layers are another arithmetic");
+    if (!settings_.model.gives_model)
+        return refuse("--give-model off: a worker would load attention weights");
+    if (gpu_) return refuse("the hub's steps run on a GPU");
+    auto layers = SpanLayers::open(model_.package);
+    if (!layers.ok()) return refuse(layers.error().message);
+    span_layers_ = *std::move(layers);
+}
+
+nlohmann::json HubProgram::spans_json() const {
+    const SpanClient& spans = *swarm_->spans();
+    const SpanCounters counts = spans.counters();
+    nlohmann::json out = {{"trips", counts.trips},
+                          {"checks", counts.checks},
+                          {"late", counts.late},
+                          {"failed", counts.failed},
+                          {"lies", counts.lies},
+                          {"kv_rows", counts.kv_rows},
+                          {"difference_max", counts.difference_max},
+                          {"held", nlohmann::json::array()}};
+    for (const SpanView& view : spans.views())
+        out["held"].push_back({{"worker", view.worker},
+                               {"first_layer", view.first_layer},
+                               {"end_layer", view.end_layer},
+                               {"proven", view.proven},
+                               {"used", view.used},
+                               {"here_ms", view.here_ms},
+                               {"away_ms", view.away_ms}});
+    return out;
 }
 
 Status HubProgram::open_served_shadow(const std::string& folder) {
@@ -580,6 +620,16 @@ void HubProgram::join_rooms() {
         return std::chrono::seconds(registry_->bans().left_s(worker_key, std::time(nullptr)));
     };
     swarm_options.spin_max = spin_max();
+    if (span_layers_) {
+        const ModelConfig& config = model_.package->config();
+        swarm_options.spans.on = true;
+        swarm_options.spans.layer_of = [this](std::uint32_t layer) {
+            return span_layers_->layer(layer);
+        };
+        swarm_options.spans.kv_size = config.num_kv_heads * config.head_dim;
+        swarm_options.spans.context_tokens = std::min(config.context_tokens, 32768u);
+        if (model_.arithmetic == Arithmetic::exact) swarm_options.spans.tolerance = 0.05;
+    }
     swarm_.emplace(std::move(swarm_options), server_->swarm_host(), model_.local.get(),
                    [this](const WorkerEvent& event) { on_worker_event(event); });
 
@@ -592,6 +642,10 @@ void HubProgram::join_rooms() {
     start_shadow();
     if (default_vectors_) late_calls_ = make_late_calls(*swarm_, default_vectors_);
     StepDevice& device = gpu_ ? static_cast<StepDevice&>(*gpu_) : *model_.decoder;
+    if (SpanClient* const spans = swarm_->spans()) {
+        model_.decoder->use_spans(spans);
+        engine_options_.sequence_ended = [spans](std::uint64_t id) { spans->ended(id); };
+    }
     steps_.emplace(device, model_.package);
     engine_.emplace(*steps_, experts(), engine_options_);
 
@@ -605,6 +659,10 @@ void HubProgram::join_rooms() {
     api_.emplace(model_.package, model_.tokenizer, model_.chat_template, *engine_, api_options,
                  server_->api_observer());
     server_->attach(*swarm_, *engine_, *api_);
+    if (span_layers_)
+        server_->give_layers(
+            {.find = [this](const Sha256& hash) { return span_layers_->find(hash); },
+             .describe = [this] { return spans_json(); }});
 
     // Pack all experts in the background if this machine computes all of them. A hub that is only
     // the fallback of its workers packs an expert when it is first requested, since few experts may

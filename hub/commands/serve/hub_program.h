@@ -10,6 +10,7 @@
 #include "hub/base/trace.h"
 #include "hub/commands/command.h"
 #include "hub/commands/gpu/gpu_steps.h"
+#include "hub/commands/gpu/span_layers.h"
 #include "hub/commands/load_model.h"
 #include "hub/commands/open_drafts.h"
 #include "hub/commands/open_shadow.h"
@@ -100,6 +101,8 @@ class HubProgram {
     Status open_late_calls();
     Status open_hints();
     Status open_drafts();
+    void open_spans();
+    nlohmann::json spans_json() const;
     Status open_served_shadow(const std::string& folder);
     void start_shadow();
     nlohmann::json shadow_json() const;
@@ -123,8 +126,9 @@ class HubProgram {
     std::mutex changed_mutex_;
     std::optional<Error> changed_bytes_;  // set once, when a file of the package got other bytes
     LoadedModel model_;
-    std::unique_ptr<GpuSteps> gpu_;         // null: the cores of this machine compute the steps
-    std::atomic<bool> gpu_is_lost_{false};  // true: the GPU is lost for good
+    std::unique_ptr<SpanLayers> span_layers_;  // null: workers compute no whole layers
+    std::unique_ptr<GpuSteps> gpu_;            // null: the cores of this machine compute the steps
+    std::atomic<bool> gpu_is_lost_{false};     // true: the GPU is lost for good
     // null: the hub offers none, and no_lossy_modes_ says why
     std::unique_ptr<LossyModes> lossy_modes_;
     std::string no_lossy_modes_;

@@ -360,10 +360,17 @@ void Routes::serve_asset(HttpRequest request, Responder responder) const {
 void Routes::serve_blob(HttpRequest request, Responder responder) const {
     const std::string& name = request.rest;
     const Result<Sha256> hash = parse_sha256(name);
-    if (!hash || to_hex(*hash) != name || !hub_.package->has_blob(*hash))
-        return responder->refuse({404, "no such blob", "not_found", ""});
+    const bool is_hash = hash && to_hex(*hash) == name;
+    if (is_hash && hub_.package->has_blob(*hash))
+        return answer_range(request, hub_.package->blob(*hash), Keeps::anybody, *responder);
 
-    answer_range(request, hub_.package->blob(*hash), Keeps::anybody, *responder);
+    const auto layer = is_hash && hub_.layers.find ? hub_.layers.find(*hash) : nullptr;
+    if (!layer) return responder->refuse({404, "no such blob", "not_found", ""});
+    BlobAnswer answer = answer_blob(request, layer->size(), text('"', name, '"'));
+    if (answer.head.status == 416 || answer.head.status == 304)
+        return responder->respond(std::move(answer.head));
+    responder->respond_bytes(std::move(answer.head),
+                             ByteView(*layer).subspan(answer.offset, answer.size), layer);
 }
 
 // `bytes` are borrowed from the package. The request's path names these bytes by their hash.

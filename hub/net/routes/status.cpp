@@ -316,6 +316,7 @@ json status_json(HubContext& hub, bool with_join_url) {
     const std::uint64_t blob_bytes = hub.package->expert_blob_bytes();
     out["calls"] = calls_json(core.counters(), blob_bytes);
     if (hub.options.describe_shadow) out["shadow"] = hub.options.describe_shadow();
+    if (hub.layers.describe) out["spans"] = hub.layers.describe();
 
     json workers = json::array();
     for (const WorkerView& worker : core.workers())

@@ -87,6 +87,10 @@ const translations = {
     "use-workers": "wann Helfer gefragt werden, wenn diese Maschine die Experten selbst rechnen kann; auto: wer nach "
       + "Messung antwortet, bevor diese Maschine fertig wäre, die anderen stehen in Reserve; always: Helfer rechnen "
       + "alles, was sie halten",
+    "spans": "Helfer, deren Speicher dafür reicht, rechnen mehrere aufeinanderfolgende Schichten ganz, so dass ein "
+      + "Token für sie nur einen Weg braucht; auto: wo das nach Messung schneller ist, die ersten zwei Schichten und "
+      + "die letzte rechnet diese Maschine; ein solcher Helfer sieht Zeilen und Schlüssel seiner Schichten; nicht mit "
+      + "--deterministic oder --give-model off",
     "check-answers": "rechnet Antworten nach, um falsche zu finden, und sperrt deren Helfer; alle Antworten eines "
       + "neuen Helfers werden geprüft, von bewährten ein Teil; braucht die Gewichte der Experten auf dieser Maschine",
     replicas: "Helfer, die jeden Experten halten",

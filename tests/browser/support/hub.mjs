@@ -57,7 +57,8 @@ async function end(child, signal = "SIGTERM", patience_ms = 60000) {
 
 export class Hub {
   // `args`: further flags of `moex-hub serve`. Most stories want contributors' answers, so workers are always asked
-  // unless `args` name --use-workers. With the `state` and `port` of an earlier hub, the new hub replaces it.
+  // unless `args` name --use-workers, and compute no whole layers unless `args` name --spans. With the `state` and `port`
+  // of an earlier hub, the new hub replaces it.
   // `program`: another program that serves, with the arguments that come before `serve`.
   static async start(args = [],
     { state = mkdtempSync(join(tmpdir(), "moex-state-")), port = 0, env = {}, program = ["moex-hub"] } = {}) {
@@ -66,7 +67,7 @@ export class Hub {
     hub.args = args;
     const serve = ["serve", "--listen", `127.0.0.1:${port}`, "--state", state, "--test-routes", ...args];
     hub.child = start(join(build, program[0]), [...program.slice(1), ...serve],
-      { MOEX_USE_WORKERS: "always", ...env });
+      { MOEX_USE_WORKERS: "always", MOEX_SPANS: "off", ...env });
     const ready = await waitForOutput(hub.child, "moex-hub", (text) => /^ready: url=(\S+) join=(\S+)/m.exec(text));
     [, hub.url, hub.join] = ready;
     hub.port = Number(new URL(hub.url).port);

@@ -353,6 +353,7 @@ TEST_F(OptionsTest, SettingsOutsideTheShortHelpStillWork) {
     std::size_t num_checked = 0;
     for (const char* name : {"any-model-name",
                              "use-workers",
+                             "spans",
                              "hot-copies",
                              "wire-dtype",
                              "wire-x",
