@@ -307,8 +307,7 @@ const Family* find_family(std::string_view type) {
 
 std::string supported_families() {
     std::string words;
-    for (const Family& one : families())
-        words += text(words.empty() ? "" : ", ", one.type);
+    for (const Family& one : families()) words += text(words.empty() ? "" : ", ", one.type);
     return words;
 }
 

@@ -22,7 +22,7 @@ struct Words {
         const Json* const found = fields.find(key);
         if (found == nullptr) return;
         for (std::size_t i = 0; i < N; ++i)
-            if (*found == words[i]) {
+            if (found->is_string() && found->get_ref<const std::string&>() == words[i]) {
                 out = static_cast<Enum>(i);
                 return;
             }

@@ -285,5 +285,45 @@ INSTANTIATE_TEST_SUITE_P(EveryDtype, LocalExpertsTest,
                          testing::Values(ExpertDtype::int4, ExpertDtype::bf16, ExpertDtype::f32),
                          [](const auto& info) { return expert_dtype_name(info.param); });
 
+// Experts as those of gpt-oss: biases of both products and a clamp, which about half of the values
+// reach here. Integers round the rows to 8 bits.
+TEST(ClampedExpertsTest, ClampedExpertsWithBiasesEqualTheReference) {
+    ModelConfig config = test::tiny_config();
+    for (LayerPlan& plan : config.layers) {
+        if (!plan.is_routed) continue;
+        plan.activation = Activation::clamped_swiglu;
+        plan.activation_limit = 0.1;
+        plan.has_expert_bias = true;
+    }
+    for (const ExpertDtype dtype : {ExpertDtype::int4, ExpertDtype::bf16, ExpertDtype::f32}) {
+        SCOPED_TRACE(expert_dtype_name(dtype));
+        const test::TemporaryFolder folder("clamped-experts");
+        PackOptions options;
+        options.expert_dtype = dtype;
+        const auto report = synth_package(config, "clamped", 5, folder.path() / "package", options,
+                                          test::compute_threads(), {});
+        ASSERT_TRUE(report.ok()) << report.error().message;
+        const auto package = *ModelPackage::open(folder.path() / "package");
+        EXPECT_FALSE(package->expert_shape().is_plain());
+
+        const LocalExperts exact(package, test::compute_threads(), {}),
+            integers(package, test::compute_threads(), {}, Arithmetic::int8);
+        const std::uint32_t hidden = config.hidden_size, num_rows = 5;
+        const auto x = test::random_floats(num_rows * hidden, 1),
+                   gates = test::random_floats(num_rows, 2);
+        std::vector<float> y(x.size()), rounded(x.size());
+        ASSERT_TRUE(exact.compute(2, 5, x, gates, y).ok());
+        const auto view = view_expert_blob(*package->blob(2, 5), package->expert_shape(), dtype);
+        std::vector<double> wanted(x.size());
+        expert_reference(wanted, dequantize_expert(*view), std::vector<double>(x.begin(), x.end()));
+        for (std::size_t i = 0; i < wanted.size(); ++i) wanted[i] *= gates[i / hidden];
+        EXPECT_LE(normalized_rms_error(y, wanted), 1e-6);
+        if (dtype != ExpertDtype::int4) continue;
+        ASSERT_TRUE(integers.compute_int8(2, 5, x, gates, rounded).ok());
+        EXPECT_LE(normalized_rms_error(rounded, wanted), 2e-2);
+        EXPECT_GT(normalized_rms_error(rounded, wanted), 1e-6);
+    }
+}
+
 }  // namespace
 }  // namespace moex
