@@ -9,6 +9,7 @@
 #include "hub/model/strict_json.h"
 #include "hub/model/tokenizer/added_tokens.h"
 #include "hub/model/tokenizer/base64.h"
+#include "hub/model/tokenizer/sentencepiece_model.h"
 #include "hub/model/tokenizer/token_model.h"
 #include "hub/model/tokenizer/tokenizer_files.h"
 #include "hub/model/tokenizer/utf8.h"
@@ -91,47 +92,9 @@ class ProtoReader {
     bool broken_ = false;
 };
 
-enum class PieceType { normal = 1, unknown, control, user_defined, unused, byte };
-struct Piece {
-    std::string text;
-    float score = 0;
-    PieceType type = PieceType::normal;
-};
-enum class ModelType { unigram = 1, bpe };
-
-struct SentencePieceModel {
-    std::vector<Piece> pieces;
-    std::uint64_t model_type = static_cast<std::uint64_t>(ModelType::unigram);
-    bool byte_fallback = false;
-    std::string charsmap;
-    bool dummy_prefix = true, removes_extra_spaces = true;
-
-    bool is_bpe() const { return model_type == static_cast<std::uint64_t>(ModelType::bpe); }
-    Status read(std::string_view file);
-    Status read_piece(std::string_view message);
-    Status read_trainer(std::string_view message);
-    Status read_normalizer(std::string_view message);
-};
-
-Status SentencePieceModel::read(std::string_view file) {
-    ProtoReader reader(file);
-    while (const auto field = reader.next()) {
-        if (!field->has_content) continue;
-        if (field->number == 1) MOEX_TRY(read_piece(field->content));
-        if (field->number == 2) MOEX_TRY(read_trainer(field->content));
-        if (field->number == 3) MOEX_TRY(read_normalizer(field->content));
-    }
-    if (reader.broken()) return bad_proto("is damaged or cut short");
-    if (pieces.empty()) return bad_proto("has no pieces");
-    if (model_type != static_cast<std::uint64_t>(ModelType::unigram) && !is_bpe())
-        return Error{ErrorCode::unsupported, text("the SentencePiece model has the type ",
-                                                  model_type, ", wanted 1 (Unigram) or 2 (BPE)")};
-    return {};
-}
-
-Status SentencePieceModel::read_piece(std::string_view message) {
+Status read_piece(SentencePieceModel& model, std::string_view message) {
     ProtoReader reader(message);
-    Piece piece;
+    SentencePiece piece;
     while (const auto field = reader.next()) {
         if (field->number == 1) piece.text = field->content;
         if (field->number == 2)
@@ -142,24 +105,15 @@ Status SentencePieceModel::read_piece(std::string_view message) {
             piece.type = static_cast<PieceType>(field->value);
         }
     }
-
-    if (reader.broken()) return bad_proto(text("has a damaged piece ", pieces.size()));
-    if (piece.text.empty() || piece.text.size() > piece_bytes_max || !utf8_is_valid(piece.text))
-        return bad_proto(text("has a piece ", pieces.size(), " of ", piece.text.size(),
-                              " bytes, wanted UTF-8 of 1 to ", piece_bytes_max));
-    if (!std::isfinite(piece.score))
-        return bad_proto(text("has a piece ", pieces.size(), " without a finite score"));
-    if (pieces.size() >= vocab_tokens_max)
-        return bad_proto(text("has more than ", vocab_tokens_max, " pieces"));
-    pieces.push_back(std::move(piece));
-    return {};
+    if (reader.broken()) return bad_proto(text("has a damaged piece ", model.pieces.size()));
+    return model.add(std::move(piece));
 }
 
-Status SentencePieceModel::read_trainer(std::string_view message) {
+Status read_trainer(SentencePieceModel& model, std::string_view message) {
     ProtoReader reader(message);
     while (const auto field = reader.next()) {
-        if (field->number == 3) model_type = field->value;
-        if (field->number == 35) byte_fallback = field->value != 0;
+        if (field->number == 3) model.model_type = field->value;
+        if (field->number == 35) model.byte_fallback = field->value != 0;
         if (field->number == 24 && field->value != 0)
             return Error{ErrorCode::unsupported,
                          "the SentencePiece model has treat_whitespace_as_suffix, which is not "
@@ -169,12 +123,12 @@ Status SentencePieceModel::read_trainer(std::string_view message) {
     return {};
 }
 
-Status SentencePieceModel::read_normalizer(std::string_view message) {
+Status read_normalizer(SentencePieceModel& model, std::string_view message) {
     ProtoReader reader(message);
     while (const auto field = reader.next()) {
-        if (field->number == 2) charsmap = field->content;
-        if (field->number == 3) dummy_prefix = field->value != 0;
-        if (field->number == 4) removes_extra_spaces = field->value != 0;
+        if (field->number == 2) model.charsmap = field->content;
+        if (field->number == 3) model.dummy_prefix = field->value != 0;
+        if (field->number == 4) model.removes_extra_spaces = field->value != 0;
         if (field->number == 5 && field->value == 0)
             return Error{ErrorCode::unsupported,
                          "the SentencePiece model lacks escape_whitespaces, which is not "
@@ -196,7 +150,7 @@ bool is_text(PieceType type) {
 
 // Returns the pairs of pieces that BPE merges, in order: the merged piece with the highest score
 // first. Pieces that a text does not produce (control tokens, bytes) are no results.
-Result<Json> merges_of(const std::vector<Piece>& pieces) {
+Result<Json> merges_of(const std::vector<SentencePiece>& pieces) {
     std::unordered_map<std::string_view, std::size_t> ids;
     for (std::size_t id = 0; id < pieces.size(); ++id)
         if (!ids.emplace(pieces[id].text, id).second)
@@ -235,8 +189,9 @@ Result<Json> merges_of(const std::vector<Piece>& pieces) {
 }
 
 Result<Json> model_object(const SentencePieceModel& model) {
-    const auto unknown = std::find_if(model.pieces.begin(), model.pieces.end(),
-                                      [](const Piece& p) { return p.type == PieceType::unknown; });
+    const auto unknown = std::find_if(
+        model.pieces.begin(), model.pieces.end(),
+        [](const SentencePiece& p) { return p.type == PieceType::unknown; });
     if (model.is_bpe()) {
         MOEX_ASSIGN(merges, merges_of(model.pieces));
         Json vocab = Json::object();
@@ -252,10 +207,10 @@ Result<Json> model_object(const SentencePieceModel& model) {
 
     // SentencePiece takes a user-defined piece wherever the text has it, by a high score.
     float best = -std::numeric_limits<float>::max();
-    for (const Piece& piece : model.pieces)
+    for (const SentencePiece& piece : model.pieces)
         if (piece.type == PieceType::normal) best = std::max(best, piece.score);
     Json vocab = Json::array();
-    for (const Piece& piece : model.pieces) {
+    for (const SentencePiece& piece : model.pieces) {
         const bool user_defined = piece.type == PieceType::user_defined;
         const float bonus = static_cast<float>(piece.text.size()) * best - 0.1f;
         vocab.push_back({piece.text, user_defined ? bonus : piece.score});
@@ -269,7 +224,7 @@ Result<Json> model_object(const SentencePieceModel& model) {
 // Returns the added tokens: control tokens, and user-defined pieces unless a Unigram model finds
 // them itself. Markers such as "<|user|>" are added tokens, because messages must not produce them.
 Json added_tokens_of(const SentencePieceModel& model) {
-    const std::vector<Piece>& pieces = model.pieces;
+    const std::vector<SentencePiece>& pieces = model.pieces;
     Json added = Json::array();
     for (std::size_t id = 0; id < pieces.size(); ++id) {
         const PieceType type = pieces[id].type;
@@ -326,8 +281,9 @@ void add_post_processor(const SentencePieceModel& model, const Json& config, Jso
         const Json& content = value.is_object() ? member(value, "content") : value;
         const std::string token = content.is_string() ? content.get<std::string>()
                                                       : std::string(otherwise);
-        const auto found = std::find_if(model.pieces.begin(), model.pieces.end(),
-                                        [&](const Piece& piece) { return piece.text == token; });
+        const auto found = std::find_if(
+            model.pieces.begin(), model.pieces.end(),
+            [&](const SentencePiece& piece) { return piece.text == token; });
         if (found == model.pieces.end()) return;
         single.push_back({{"SpecialToken", {{"id", token}, {"type_id", 0}}}});
         special[token] = {
@@ -345,10 +301,44 @@ void add_post_processor(const SentencePieceModel& model, const Json& config, Jso
 
 }  // namespace
 
+Status SentencePieceModel::add(SentencePiece piece) {
+    if (piece.text.empty() || piece.text.size() > piece_bytes_max || !utf8_is_valid(piece.text))
+        return bad_proto(text("has a piece ", pieces.size(), " of ", piece.text.size(),
+                              " bytes, wanted UTF-8 of 1 to ", piece_bytes_max));
+    if (!std::isfinite(piece.score))
+        return bad_proto(text("has a piece ", pieces.size(), " without a finite score"));
+    if (pieces.size() >= vocab_tokens_max)
+        return bad_proto(text("has more than ", vocab_tokens_max, " pieces"));
+    pieces.push_back(std::move(piece));
+    return {};
+}
+
+Result<SentencePieceModel> read_sentencepiece_file(std::string_view file) {
+    SentencePieceModel model;
+    ProtoReader reader(file);
+    while (const auto field = reader.next()) {
+        if (!field->has_content) continue;
+        if (field->number == 1) MOEX_TRY(read_piece(model, field->content));
+        if (field->number == 2) MOEX_TRY(read_trainer(model, field->content));
+        if (field->number == 3) MOEX_TRY(read_normalizer(model, field->content));
+    }
+    if (reader.broken()) return bad_proto("is damaged or cut short");
+    if (model.pieces.empty()) return bad_proto("has no pieces");
+    if (model.model_type != 1 && model.model_type != 2)
+        return Error{ErrorCode::unsupported,
+                     text("the SentencePiece model has the type ", model.model_type,
+                          ", wanted 1 (Unigram) or 2 (BPE)")};
+    return model;
+}
+
 Result<std::string> tokenizer_json_of_sentencepiece(std::string_view model_file,
                                                     std::string_view tokenizer_config_json) {
-    SentencePieceModel model;
-    MOEX_TRY(model.read(model_file));
+    MOEX_ASSIGN(model, read_sentencepiece_file(model_file));
+    return tokenizer_json_of_pieces(model, tokenizer_config_json);
+}
+
+Result<std::string> tokenizer_json_of_pieces(const SentencePieceModel& model,
+                                             std::string_view tokenizer_config_json) {
     Json config;
     if (!tokenizer_config_json.empty()) {
         MOEX_ASSIGN(parsed, parse_strict_json(tokenizer_config_json, "tokenizer_config.json"));

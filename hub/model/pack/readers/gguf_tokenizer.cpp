@@ -4,6 +4,7 @@
 
 #include "hub/model/json_fields.h"
 #include "hub/model/strict_json.h"
+#include "hub/model/tokenizer/sentencepiece_model.h"
 #include "protocol/text.h"
 
 namespace moex {
@@ -105,6 +106,7 @@ class TokenizerBuilder {
         const std::string model = string_of(values_, "tokenizer.ggml.model"),
                           pre = string_of(values_, "tokenizer.ggml.pre");
         if (model.empty()) return "has no tokenizer";
+        if (model == "llama" || model == "t5") return write_pieces(model == "llama");
         if (model != "gpt2") return text("has a tokenizer of kind ", json_excerpt(model));
         for (const PreKind& kind : pre_kinds)
             if (pre == kind.name || (pre.empty() && kind.name == "default")) return write(kind);
@@ -165,12 +167,56 @@ class TokenizerBuilder {
         model_text.resize(model_text.size() - 2);
         source_.texts["tokenizer.json"] = text(model_text, ",\"vocab\":", dump(vocab),
                                                ",\"merges\":", dump(*merges), "}}\n");
-        write_config();
+        write_config("PreTrainedTokenizerFast");
         return std::nullopt;
     }
 
-    void write_config() {
-        OrderedJson config{{"tokenizer_class", "PreTrainedTokenizerFast"}};
+    // Makes a tokenizer of SentencePiece's arrays: BPE by scores ("llama"), or Unigram ("t5").
+    std::optional<std::string> write_pieces(bool is_bpe) {
+        const nlohmann::json *const tokens = find_value(values_, "tokenizer.ggml.tokens"),
+                                    *const types = find_value(values_, "tokenizer.ggml.token_type"),
+                                    *const scores = find_value(values_, "tokenizer.ggml.scores");
+        const auto is_list = [&](const nlohmann::json* values) {
+            return values != nullptr && values->is_array() && values->size() == tokens->size();
+        };
+        if (tokens == nullptr || !tokens->is_array() || tokens->empty() || !is_list(types) ||
+            !is_list(scores))
+            return "has a SentencePiece tokenizer without a score and a type for each token";
+
+        SentencePieceModel model;
+        model.model_type = is_bpe ? 2 : 1;
+        model.dummy_prefix = flag("tokenizer.ggml.add_space_prefix").value_or(true);
+        model.removes_extra_spaces =
+            flag("tokenizer.ggml.remove_extra_whitespaces").value_or(!is_bpe);
+        if (const auto* const map = find_value(values_, "tokenizer.ggml.precompiled_charsmap");
+            map != nullptr && map->is_array())
+            for (const auto& byte : *map)
+                model.charsmap += static_cast<char>(byte.is_number() ? byte.get<int>() : 0);
+
+        for (std::uint64_t id = 0; id < tokens->size(); ++id) {
+            const auto &token = (*tokens)[id], &type = (*types)[id], &score = (*scores)[id];
+            if (!token.is_string() || !score.is_number() || !type.is_number_integer() ||
+                type.get<std::int64_t>() < 1 || type.get<std::int64_t>() > 6)
+                return text("has a token ", id, " without a text, a score or a known type");
+            const auto kind = static_cast<PieceType>(type.get<int>());
+            model.byte_fallback |= kind == PieceType::byte;
+            if (const Status added = model.add(
+                    {token.get<std::string>(), score.get<float>(), kind});
+                !added.ok())
+                return text("has a tokenizer that cannot be read: ", added.error().message);
+        }
+
+        write_config(is_bpe ? "LlamaTokenizer" : "T5Tokenizer");
+        auto made = tokenizer_json_of_pieces(model, source_.texts["tokenizer_config.json"]);
+        if (!made.ok()) return text("has a tokenizer that cannot be read: ", made.error().message);
+        source_.texts["tokenizer.json"] = *std::move(made);
+        return std::nullopt;
+    }
+
+    void write_config(const char* tokenizer_class) {
+        OrderedJson config{{"tokenizer_class", tokenizer_class}};
+        for (const char* name : {"add_bos_token", "add_eos_token"})
+            if (const auto adds = flag(text("tokenizer.ggml.", name))) config[name] = *adds;
         for (const auto& [name, key] : {std::pair("tokenizer.ggml.bos_token_id", "bos_token"),
                                         {"tokenizer.ggml.eos_token_id", "eos_token"},
                                         {"tokenizer.ggml.padding_token_id", "pad_token"}})
@@ -196,8 +242,8 @@ class TokenizerBuilder {
 void add_gguf_tokenizer(const GgufFile& file, ModelSource& source) {
     if (const auto reason = TokenizerBuilder(file.metadata(), source).build())
         source.warnings.push_back(text(file.path().filename().string(), " ", *reason,
-                                       "; readable: byte-level BPE (gpt2) split as by qwen2, "
-                                       "llama-bpe, gpt-2 or smollm"));
+                                       "; readable: SentencePiece (llama, t5), and byte-level BPE "
+                                       "(gpt2) split as by qwen2, llama-bpe, gpt-2 or smollm"));
 }
 
 }  // namespace moex

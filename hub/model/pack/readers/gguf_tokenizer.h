@@ -1,5 +1,5 @@
-// The tokenizer of a GGUF file: its arrays as a tokenizer.json of the byte-level BPE kind, and its
-// chat template as a tokenizer_config.json.
+// The tokenizer of a GGUF file: its arrays as a tokenizer.json (byte-level BPE, or SentencePiece's
+// BPE and Unigram), and its chat template as a tokenizer_config.json.
 #pragma once
 
 #include "hub/model/pack/readers/gguf_file.h"
