@@ -99,6 +99,8 @@ std::vector<Command> commands_on_texts() {
          "Perplexity of a text.",
          "moex-hub eval --text book.txt --window 512 --windows 24",
          {{"--text", "FILE", "UTF-8 text, tokenised once as a whole", true},
+          {"--reference", "DIR",
+           "also the divergence from this package, such as the same model with bf16 experts"},
           {"--experts", "MODES",
            "also the perplexity of lossy modes, with commas between them: speculative (every "
            "second "

@@ -1,6 +1,7 @@
 // moex-hub eval: measures the perplexity of a text, over windows that do not overlap. With
-// --experts it also measures the perplexity of the lossy modes that a hub serves. bench/foresight
-// (lossy_bench) measures more modes.
+// --experts it also measures the perplexity of the lossy modes that a hub serves, and with
+// --reference the divergence from another package. bench/foresight (lossy_bench) measures more
+// modes.
 #include <cstdio>
 #include <filesystem>
 #include <sstream>
@@ -9,6 +10,7 @@
 #include "hub/commands/command.h"
 #include "hub/commands/load_model.h"
 #include "hub/commands/output.h"
+#include "hub/engine/divergence.h"
 #include "hub/engine/perplexity.h"
 #include "hub/foresight/lossy/lossy_modes.h"
 #include "hub/model/pack/whole_file.h"
@@ -131,6 +133,41 @@ Status eval_modes(const Invocation& invocation, LoadedModel& model, std::span<co
     return {};
 }
 
+// Measures how far the model is from the package --reference, which is computed in the arithmetic
+// that suits its experts.
+Status eval_reference(const Invocation& invocation, LoadedModel& model,
+                      std::span<const TokenId> tokens, const PerplexityOptions& options) {
+    const std::string directory = text_of(invocation, "--reference");
+    MOEX_ASSIGN(package, ModelPackage::open(directory));
+    MOEX_TRY(package->require_all_blobs());
+    if (package->tokenizer_file("tokenizer.json") !=
+        model.package->tokenizer_file("tokenizer.json"))
+        return Error{ErrorCode::invalid_argument, text(directory, ": has another tokenizer than ",
+                                                       model.package->directory().string(),
+                                                       "; a divergence needs the same tokens")};
+
+    const bool in_integers = package->expert_dtype() == ExpertDtype::int4;
+    const Arithmetic arithmetic = in_integers ? Arithmetic::int8 : Arithmetic::exact;
+    MOEX_ASSIGN(decoder, Decoder::create(package, *model.threads, {.arithmetic = arithmetic}));
+    LocalExperts experts(package, *model.threads, {}, arithmetic);
+    const KvDtype kv_dtype = in_integers ? KvDtype::f16 : KvDtype::f32;
+
+    ProgressLine line(invocation.settings.on("progress"));
+    const ReadingModel compared[] = {{*model.decoder, *model.local, model.kv_dtype}};
+    MOEX_ASSIGN(all, measure_divergence({*decoder, experts, kv_dtype}, compared, tokens, options,
+                                        window_progress(line, "comparing")));
+    const Divergence& found = all.front();
+    char shown[160];
+    std::snprintf(shown, sizeof shown,
+                  "perplexity %.4f  reference %.4f  ratio %.5f  kl %.5f  same_likeliest %.4f  "
+                  "predictions %llu\n",
+                  found.perplexity, found.reference_perplexity,
+                  found.perplexity / found.reference_perplexity, found.mean_kl,
+                  found.same_likeliest, static_cast<unsigned long long>(found.num_predictions));
+    (void)print_now(shown);
+    return {};
+}
+
 }  // namespace
 
 int run_eval(const Invocation& invocation) {
@@ -140,6 +177,8 @@ int run_eval(const Invocation& invocation) {
     const bool has_modes = invocation.argument("--experts") != nullptr;
     if (!has_modes && invocation.argument("--record"))
         return fail("--record keeps what --experts measures: give both");
+    if (has_modes && invocation.argument("--reference"))
+        return fail("--reference compares the model itself; leave --experts out");
     const auto modes = modes_of(invocation);
     if (!modes.ok())
         return fail(text("--experts: ", modes.error().message,
@@ -160,6 +199,11 @@ int run_eval(const Invocation& invocation) {
     options.window_tokens = static_cast<std::uint32_t>(settings.number("window"));
     options.num_windows = static_cast<std::uint32_t>(settings.number("windows"));
     options.kv_dtype = model->kv_dtype;
+    options.begin_token = model->tokenizer->begin_token();
+    if (invocation.argument("--reference")) {
+        const Status compared = eval_reference(invocation, *model, *tokens, options);
+        return compared.ok() ? exit_stopped : fail(compared.error().message);
+    }
     if (has_modes) {
         const Status evaluated = eval_modes(invocation, *model, *tokens, *modes, options);
         return evaluated.ok() ? exit_stopped : fail(evaluated.error().message);

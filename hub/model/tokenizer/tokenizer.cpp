@@ -153,6 +153,11 @@ std::vector<TokenId> Tokenizer::encode_prompt(std::string_view text) const {
     return ids;
 }
 
+std::optional<TokenId> Tokenizer::begin_token() const {
+    const std::vector<TokenId>& before = state_->around_prompt.before;
+    return before.empty() ? std::nullopt : std::optional(before.front());
+}
+
 const std::string* TokenizerState::bytes_of(TokenId id) const {
     if (!decoded.empty()) return id < decoded.size() ? &decoded[id] : nullptr;
     if (const auto found = added_by_id.find(id); found != added_by_id.end())

@@ -48,6 +48,8 @@ class Tokenizer {
     // <|begin_of_text|>. Chats do not need these ids, because chat templates write the tokens
     // themselves.
     std::vector<TokenId> encode_prompt(std::string_view text) const;
+    // Returns the token that encode_prompt() puts before a text, such as <s>; nullopt: none.
+    std::optional<TokenId> begin_token() const;
     // Encodes like SpecialTokens::parse, but recognises a control token only if it is completely
     // outside `plain`, which has ascending, disjoint byte ranges of `text`. This function is for
     // chats: text of the template may become control tokens, while text of a message is only

@@ -4,7 +4,9 @@
 
 #include <cstring>
 
+#include "hub/engine/divergence.h"
 #include "hub/engine/perplexity.h"
+#include "hub/engine/scores.h"
 #include "protocol/expert_reference.h"
 #include "tests/hub/engine/engine_fixture.h"
 
@@ -216,6 +218,49 @@ TEST_P(DecoderTest, PerplexityNeedsWholeWindowsAndReportsMissingTokens) {
         measure_perplexity(*decoder_, experts_, ids, {.window_tokens = 32, .num_windows = 3}, {})
             .ok());
     EXPECT_FALSE(measure_perplexity(*decoder_, experts_, ids, {.window_tokens = 512}, {}).ok());
+}
+
+TEST_P(DecoderTest, BeginTokenPrecedesEveryWindow) {
+    const auto ids = test::random_tokens(64, 256, 5);
+    const auto plain = measure_perplexity(*decoder_, experts_, ids, {.window_tokens = 32}, {});
+    const auto begun = measure_perplexity(*decoder_, experts_, ids,
+                                          {.window_tokens = 32, .begin_token = 7}, {});
+    ASSERT_TRUE(plain.ok() && begun.ok());
+    EXPECT_EQ(begun->num_predictions, plain->num_predictions);
+    EXPECT_NE(begun->perplexity, plain->perplexity);
+
+    // The same by hand: one sequence a window, with the token in front.
+    KvCache cache(package_->config(), {16, 2});
+    double sum = 0;
+    for (std::size_t window = 0; window < 2; ++window) {
+        std::vector<TokenId> rows{7};
+        rows.insert(rows.end(), ids.begin() + 32 * window, ids.begin() + 32 * window + 31);
+        KvCache::Sequence sequence(cache);
+        const StepRows batch{.kv = &sequence, .tokens = rows, .all_logits = true};
+        const auto step = decoder_->step({&batch, 1}, experts_);
+        ASSERT_TRUE(step.ok());
+        for (std::size_t i = 1; i < 32; ++i)
+            sum -= score(std::span(step->logits).subspan(i * 256, 256), ids[32 * window + i], 0)
+                       .logprob;
+    }
+    EXPECT_NEAR(begun->mean_nll, sum / 62, 1e-5);
+}
+
+TEST_P(DecoderTest, DivergenceFromItselfIsZeroAndFromAnotherIsNot) {
+    const auto ids = test::random_tokens(64, package_->config().vocab_size, 5);
+    const ReadingModel self{*decoder_, experts_};
+    const ReadingModel models[] = {self, {*decoder_, experts_, KvDtype::int8}};
+    const auto found = measure_divergence(self, models, ids, {.window_tokens = 32}, {});
+    ASSERT_TRUE(found.ok()) << found.error().message;
+    EXPECT_EQ((*found)[0].mean_kl, 0.0);
+    EXPECT_EQ((*found)[0].same_likeliest, 1.0);
+    EXPECT_EQ((*found)[0].perplexity, (*found)[0].reference_perplexity);
+    EXPECT_GT((*found)[1].mean_kl, 0.0);
+    EXPECT_LT((*found)[1].mean_kl, 0.1);
+    EXPECT_EQ((*found)[1].num_predictions, 62u);
+
+    const auto measured = measure_perplexity(*decoder_, experts_, ids, {.window_tokens = 32}, {});
+    EXPECT_NEAR((*found)[0].perplexity / measured->perplexity, 1.0, 1e-5);
 }
 
 // A RouteWatch sees the rows that the routers read, and changes no bit of the result.
