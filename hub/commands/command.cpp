@@ -75,7 +75,10 @@ std::vector<Command> commands_on_stored_models() {
          {{"REPO", "", "OWNER/NAME, or OWNER/NAME@REVISION for a branch, a tag or a commit", true},
           {"DIR", "", "folder to write; default: OWNER/NAME in the folder of --models-dir"},
           {"--file", "FILE", "fetch this GGUF or safetensors file alone, and all its parts"},
-          {"--pack", "", "then make the package DIR.moex"}},
+          {"--pack", "", "then make the package DIR.moex"},
+          {"--stream", "",
+           "with --pack: pack while the shards arrive and delete what is packed, so that the disk "
+           "never has the whole checkpoint"}},
          run_pull},
         {"models",
          command_models,

@@ -3,6 +3,7 @@
 
 #include "hub/commands/calibrate.h"
 #include "hub/commands/command.h"
+#include "hub/commands/pack/pack_settings.h"
 #include "hub/commands/progress.h"
 #include "hub/engine/local_experts.h"
 #include "hub/model/config_words.h"
@@ -16,7 +17,7 @@
 namespace moex {
 namespace {
 
-Result<PackOptions> pack_options_of(const Settings& settings) {
+Result<PackOptions> options_of_settings(const Settings& settings) {
     PackOptions options;
     options.expert_dtype = parse_expert_dtype(settings.text("expert-dtype")).value();
     options.group_size_max = static_cast<std::uint32_t>(std::stoul(settings.text("group")));
@@ -179,18 +180,23 @@ Result<std::optional<ShadowOptions>> shadow_options_of(const Invocation& invocat
 
 }  // namespace
 
+Result<PackOptions> pack_options_of(const Invocation& invocation) {
+    MOEX_ASSIGN(options, options_of_settings(invocation.settings));
+    // Without a wish the hub's tensors keep every bit: bf16 where the model has bf16, else f32.
+    options.hub_f32 = invocation.settings.on("hub-f32") ||
+                      invocation.settings.text("hub-dtype") == "auto";
+    options.keep_format = invocation.argument("--keep-format") != nullptr;
+    return options;
+}
+
 int run_pack(const Invocation& invocation) {
     const std::string& checkpoint = *invocation.argument("HF_DIR");
     const std::string& out = *invocation.argument("OUT");
     const auto shadow = shadow_options_of(invocation);
     if (!shadow.ok()) return fail(shadow.error().message);
-    Result<PackOptions> chosen = pack_options_of(invocation.settings);
+    const Result<PackOptions> chosen = pack_options_of(invocation);
     if (!chosen.ok()) return fail(chosen.error().message);
-    PackOptions options = *std::move(chosen);
-    // Without a wish the hub's tensors keep every bit: bf16 where the model has bf16, else f32.
-    options.hub_f32 = invocation.settings.on("hub-f32") ||
-                      invocation.settings.text("hub-dtype") == "auto";
-    options.keep_format = invocation.argument("--keep-format") != nullptr;
+    const PackOptions& options = *chosen;
 
     const std::string* calibration = invocation.argument("--calibrate");
     if (calibration && !std::filesystem::exists(*calibration))
@@ -232,7 +238,7 @@ int run_synth(const Invocation& invocation) {
     if (const std::uint64_t tokens = invocation.settings.number("context"); tokens > 0)
         config->context_tokens = static_cast<std::uint32_t>(tokens);
 
-    const Result<PackOptions> chosen = pack_options_of(invocation.settings);
+    const Result<PackOptions> chosen = options_of_settings(invocation.settings);
     if (!chosen.ok()) return fail(chosen.error().message);
     const PackOptions& options = *chosen;
     if (invocation.check_only) return exit_stopped;

@@ -97,20 +97,25 @@ void remove_strange_parts(const fs::path& folder,
 
 }  // namespace
 
-Pull::Pull(PullOptions options) : options_(std::move(options)) { options_.http.stop = &stop_; }
+Pull::Pull(PullOptions options)
+    : options_([&] {
+          options.http.stop = &stop_;
+          return std::move(options);
+      }()),
+      endpoint_(options_.endpoint, options_.token, options_.http) {}
 Pull::~Pull() = default;
 
 template <class Ask>
-auto Pull::with_retries(const Endpoint& endpoint, const Ask& ask) {
+auto Pull::with_retries(const Ask& ask) {
     constexpr unsigned attempts_max = 6;
     for (unsigned attempt = 1;; ++attempt) {
         auto result = ask();
         if (result.ok() || attempt == attempts_max || !may_pass(result.error().code)) return result;
 
         // A server that names a time is obeyed, unless a person would rather try again later.
-        if (endpoint.wait_s() > retry_after_s_max) return result;
+        if (endpoint_.wait_s() > retry_after_s_max) return result;
         const Duration wait = std::max<Duration>(std::chrono::milliseconds(50u << attempt),
-                                                 std::chrono::seconds(endpoint.wait_s()));
+                                                 std::chrono::seconds(endpoint_.wait_s()));
         std::unique_lock lock(mutex_);
         if (stopped_.wait_for(lock, wait, [this] { return stop_.load(); })) return result;
     }
@@ -123,20 +128,18 @@ void Pull::stop() {
     if (downloader_ != nullptr) downloader_->stop();
 }
 
-Result<std::vector<RepositoryFile>> Pull::choose_at(Endpoint& endpoint,
-                                                    const std::string& revision) {
+Result<std::vector<RepositoryFile>> Pull::choose_at(const std::string& revision) {
     const std::string& name = options_.repository.name;
-    MOEX_ASSIGN(files,
-                with_retries(endpoint, [&] { return list_repository(endpoint, name, revision); }));
+    MOEX_ASSIGN(files, with_retries([&] { return list_repository(endpoint_, name, revision); }));
     std::string index;
     const auto listed = std::find_if(files.begin(), files.end(), [](const RepositoryFile& file) {
         return file.path == shard_index_name;
     });
     if (options_.file.empty() && listed != files.end()) {
-        MOEX_ASSIGN(content, with_retries(endpoint, [&]() -> Result<std::string> {
+        MOEX_ASSIGN(content, with_retries([&]() -> Result<std::string> {
                         MOEX_ASSIGN(body,
-                                    endpoint.get_text(resolve_path(name, revision, listed->path),
-                                                      shard_index_bytes_max));
+                                    endpoint_.get_text(resolve_path(name, revision, listed->path),
+                                                       shard_index_bytes_max));
                         MOEX_TRY(check_bytes(as_byte_view(body), *listed));
                         return body;
                     }));
@@ -146,15 +149,15 @@ Result<std::vector<RepositoryFile>> Pull::choose_at(Endpoint& endpoint,
 }
 
 // Chooses the files of the revision's commit, so that a push during the pull changes nothing.
-Result<std::vector<RepositoryFile>> Pull::choose(Endpoint& endpoint, PullReport& report) {
+Result<std::vector<RepositoryFile>> Pull::choose(PullReport& report) {
     const std::string &name = options_.repository.name, revision = options_.repository.revision;
-    MOEX_ASSIGN(chosen, choose_at(endpoint, revision));
+    MOEX_ASSIGN(chosen, choose_at(revision));
     const auto smallest = std::min_element(chosen.begin(), chosen.end(),
                                            [](const RepositoryFile& a, const RepositoryFile& b) {
                                                return a.size_bytes < b.size_bytes;
                                            });
-    MOEX_ASSIGN(answer, with_retries(endpoint, [&]() -> Result<Endpoint::Answer> {
-                    MOEX_ASSIGN(got, endpoint.get(
+    MOEX_ASSIGN(answer, with_retries([&]() -> Result<Endpoint::Answer> {
+                    MOEX_ASSIGN(got, endpoint_.get(
                                          resolve_path(name, revision, smallest->path), "",
                                          [](const WebHead&) { return false; },
                                          [](ByteView) { return false; }));
@@ -166,35 +169,64 @@ Result<std::vector<RepositoryFile>> Pull::choose(Endpoint& endpoint, PullReport&
     const std::string& commit = answer.commit;
     const bool is_commit = commit.size() == 40 &&
                            commit.find_first_not_of("0123456789abcdef") == std::string::npos;
-    if (!is_commit) return chosen;
-    report.commit = commit;
-    if (commit == revision) return chosen;
-    return choose_at(endpoint, commit);
-}
+    if (is_commit && commit != revision) {
+        MOEX_ASSIGN(at_commit, choose_at(commit));
+        chosen = std::move(at_commit);
+    }
 
-Result<PullReport> Pull::run(const OnPlan& on_plan, const Downloader::Show& show) {
-    PullReport report;
-    const fs::path& folder = options_.folder;
-    Endpoint endpoint(options_.endpoint, options_.token, options_.http);
-    MOEX_ASSIGN(chosen, choose(endpoint, report));
+    if (is_commit) report.commit = commit_ = commit;
     for (const RepositoryFile& file : chosen) {
         report.size_bytes += file.size_bytes;
         if (file.sha256.empty() && file.git_sha1.empty()) report.unchecked.push_back(file.path);
     }
     report.num_files = chosen.size();
+    return chosen;
+}
 
-    MOEX_ASSIGN(lock, PullLock::take(folder));
-    const Status fetched = fetch(chosen, report, on_plan, show);
-    if (!fetched.ok()) {
-        remove_empty_state(folder, lock);
-        return fetched.error();
-    }
-    MOEX_TRY(lock.remove());
+Result<Bytes> Pull::read_start(const RepositoryFile& file, std::uint64_t num_bytes) {
+    const std::string path = resolve_path(options_.repository.name,
+                                          commit_.empty() ? options_.repository.revision : commit_,
+                                          file.path);
+    return with_retries([&]() -> Result<Bytes> {
+        Bytes start;
+        MOEX_ASSIGN(got, endpoint_.get(
+                             path, text("0-", num_bytes - 1),
+                             [](const WebHead& head) { return head.status / 100 == 2; },
+                             [&](ByteView bytes) {
+                                 const std::size_t missing = num_bytes - start.size();
+                                 bytes = bytes.first(std::min(bytes.size(), missing));
+                                 start.insert(start.end(), bytes.begin(), bytes.end());
+                                 return start.size() < num_bytes;
+                             }));
+        if (got.head.status / 100 != 2)
+            return error_of(got.head, text(file.path, ": ", got.from.origin));
+        if (start.size() == num_bytes) return start;
+        return Error{ErrorCode::unavailable, text(file.path, ": ", got.from.origin, " sent ",
+                                                  start.size(), " of ", num_bytes, " bytes")};
+    });
+}
+
+Result<PullReport> Pull::run(const OnPlan& on_plan, const Downloader::Show& show) {
+    PullReport report;
+    MOEX_ASSIGN(chosen, choose(report));
+    MOEX_TRY(fetch(chosen, report, on_plan, show));
     return report;
 }
 
 Status Pull::fetch(const std::vector<RepositoryFile>& chosen, PullReport& report,
                    const OnPlan& on_plan, const Downloader::Show& show) {
+    const fs::path& folder = options_.folder;
+    MOEX_ASSIGN(lock, PullLock::take(folder));
+    const Status fetched = fetch_locked(chosen, report, on_plan, show);
+    if (!fetched.ok()) {
+        remove_empty_state(folder, lock);
+        return fetched.error();
+    }
+    return lock.remove();
+}
+
+Status Pull::fetch_locked(const std::vector<RepositoryFile>& chosen, PullReport& report,
+                          const OnPlan& on_plan, const Downloader::Show& show) {
     const fs::path& folder = options_.folder;
     PullRecord record{.endpoint = options_.endpoint.url,
                       .repository = options_.repository.name,

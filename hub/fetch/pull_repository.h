@@ -46,18 +46,26 @@ class Pull {
     Result<PullReport> run(const OnPlan& on_plan, const Downloader::Show& show);
     void stop();
 
+    // The steps of run(), for a caller that fetches the files one after the other. choose() asks
+    // for the list of files; fetch() fetches some of them into the folder; read_start() returns the
+    // first bytes of a file, which no hash has confirmed. The folder is locked during fetch().
+    Result<std::vector<RepositoryFile>> choose(PullReport& report);
+    Status fetch(const std::vector<RepositoryFile>& chosen, PullReport& report,
+                 const OnPlan& on_plan, const Downloader::Show& show);
+    Result<Bytes> read_start(const RepositoryFile& file, std::uint64_t num_bytes);
+
   private:
     // Calls `ask` until it succeeds, fails for good, or has failed six times with errors that a
     // retry may mend. `endpoint` says how long its server asked to wait (Endpoint::wait_s()).
     template <class Ask>
-    auto with_retries(const Endpoint& endpoint, const Ask& ask);
-    Result<std::vector<RepositoryFile>> choose(Endpoint& endpoint, PullReport& report);
-    Result<std::vector<RepositoryFile>> choose_at(Endpoint& endpoint, const std::string& revision);
-    // Fetches the chosen files that are not in the folder yet.
-    Status fetch(const std::vector<RepositoryFile>& chosen, PullReport& report,
-                 const OnPlan& on_plan, const Downloader::Show& show);
+    auto with_retries(const Ask& ask);
+    Result<std::vector<RepositoryFile>> choose_at(const std::string& revision);
+    Status fetch_locked(const std::vector<RepositoryFile>& chosen, PullReport& report,
+                        const OnPlan& on_plan, const Downloader::Show& show);
 
     PullOptions options_;
+    Endpoint endpoint_;
+    std::string commit_;  // commit of the chosen files; empty: not named
     std::atomic<bool> stop_ = false;
     std::mutex mutex_;
     std::condition_variable stopped_;

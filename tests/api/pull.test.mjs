@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import {
-  existsSync, mkdirSync, readFileSync, readdirSync, symlinkSync, writeFileSync,
+  existsSync, mkdirSync, readFileSync, readdirSync, statSync, symlinkSync, writeFileSync,
 } from 'node:fs';
 import { join } from 'node:path';
 import { test } from 'node:test';
@@ -415,15 +415,28 @@ test('rm asks on a terminal, and only yes removes', () => withEndpoint(async (en
 
 // The demo's checkpoint in full precision; too large for the repository.
 const demo = process.env.MOEX_DEMO_CHECKPOINT;
-test('the demo is pulled, packed, served and asked in a chat', { skip: !demo }, () => inFolder(async (folder) => {
+for (const more of [[], ['--stream']]) test(`the demo is pulled (${more}), packed, served and asked in a chat`, { skip: !demo },
+  () => inFolder(async (folder) => {
   const files = Object.fromEntries(readdirSync(demo).filter((path) => /\.(json|safetensors)$/.test(path))
     .map((path) => [path, readFileSync(join(demo, path))]));
   const endpoint = await startEndpoint('moex/demo', files, { pageSize: 5 });
+  // The most disk space that the checkpoint takes when a shard is asked for, by its size.
+  let shareMost = 0;
+  const total = Object.values(files).reduce((sum, bytes) => sum + bytes.length, 0);
+  endpoint.fault = ({ route }) => {
+    const at = `${folder}/moex/demo`;
+    if (route === 'storage' && existsSync(at))
+      shareMost = Math.max(shareMost, readdirSync(at, { recursive: true })
+        .reduce((sum, path) => sum + (statSync(join(at, path)).blocks * 512), 0) / total);
+    return null;
+  };
   try {
     const run = await runHub(['pull', 'moex/demo', '--endpoint', endpoint.url, '--models-dir', folder, '--pack',
-      '--name', 'moex-demo', '--range-kb', '4096']);
+      '--name', 'moex-demo', '--range-kb', '4096', ...more]);
     assert.equal(run.code, 0, run.stderr);
   } finally { await endpoint.stop(); }
+
+  if (more.length) assert.ok(shareMost < 0.75, `${shareMost} of the checkpoint was on the disk`);
 
   // The package is that of the original folder, to the last bit.
   const direct = await runHub(['pack', demo, `${folder}/direct`, '--name', 'moex-demo']);
@@ -440,6 +453,96 @@ test('the demo is pulled, packed, served and asked in a chat', { skip: !demo }, 
     assert.equal((await once(child, 'close'))[0], 0);
     assert.ok(stdout.trim().length > 0);
   } finally { assert.equal(await hub.stop(), 0, hub.stderr()); }
+}));
+
+// Splits a checkpoint's model.safetensors into shards of so many tensors, with an index.
+function sharded(files, tensorsPerShard) {
+  const whole = files['model.safetensors'];
+  const headerBytes = Number(whole.readBigUInt64LE(0));
+  const { __metadata__: ignored, ...tensors } = JSON.parse(whole.subarray(8, 8 + headerBytes).toString());
+  const names = Object.keys(tensors).sort((a, b) => tensors[a].data_offsets[0] - tensors[b].data_offsets[0]);
+  const { 'model.safetensors': left, ...out } = files, weightMap = {};
+  const count = Math.ceil(names.length / tensorsPerShard);
+  for (let shard = 0; shard < count; ++shard) {
+    const file = `model-${String(shard + 1).padStart(5, '0')}-of-${String(count).padStart(5, '0')}.safetensors`;
+    const header = {}, parts = [];
+    let at = 0;
+    for (const tensor of names.slice(shard * tensorsPerShard, (shard + 1) * tensorsPerShard)) {
+      const [begin, end] = tensors[tensor].data_offsets;
+      header[tensor] = { ...tensors[tensor], data_offsets: [at, at + end - begin] };
+      parts.push(whole.subarray(8 + headerBytes + begin, 8 + headerBytes + end));
+      at += end - begin;
+      weightMap[tensor] = file;
+    }
+    const text = Buffer.from(JSON.stringify(header).padEnd(Math.ceil(JSON.stringify(header).length / 8) * 8));
+    const length = Buffer.alloc(8);
+    length.writeBigUInt64LE(BigInt(text.length));
+    out[file] = Buffer.concat([length, text, ...parts]);
+  }
+  out['model.safetensors.index.json'] = Buffer.from(JSON.stringify({ metadata: {}, weight_map: weightMap }));
+  return out;
+}
+
+const tiny = new URL('../golden/qwen3-tiny/', import.meta.url).pathname;
+const tinyFiles = () => sharded(Object.fromEntries(readdirSync(tiny)
+  .filter((path) => /^(config|generation_config|model)\.(json|safetensors)$/.test(path))
+  .map((path) => [path, readFileSync(join(tiny, path))])), 9);
+const streaming = (endpoint, folder) => runHub(['pull', 'golden/tiny', '--endpoint', endpoint.url, '--models-dir', folder,
+  '--pack', '--stream', '--range-kb', '64', '--expert-dtype', 'f32', '--name', 'tiny']);
+
+test('a streamed checkpoint is packed, served, and leaves no shard', () => inFolder(async (folder) => {
+  const direct = await runHub(['pack', tiny, `${folder}/direct`, '--expert-dtype', 'f32', '--name', 'tiny']);
+  assert.equal(direct.code, 0, direct.stderr);
+  const endpoint = await startEndpoint('golden/tiny', tinyFiles());
+  try {
+    const run = await streaming(endpoint, folder);
+    assert.equal(run.code, 0, run.stderr);
+    assert.match(run.stdout, /serve it: moex-hub serve --model .*golden\/tiny\.moex/);
+  } finally { await endpoint.stop(); }
+  assert.deepEqual(readdirSync(`${folder}/golden`), ['tiny.moex']);
+  assert.equal(readFileSync(`${folder}/golden/tiny.moex/manifest.json`, 'utf8'),
+    readFileSync(`${folder}/direct/manifest.json`, 'utf8'));
+
+  const hub = await startHub(['--backend', 'local'], {}, `${folder}/golden/tiny.moex`);
+  try {
+    const answer = await postJson(`${hub.api}/completions`, { model: 'tiny', prompt: [1, 2, 3], max_tokens: 4 });
+    assert.equal(answer.status, 200, await answer.clone().text());
+  } finally { assert.equal(await hub.stop(), 0, hub.stderr()); }
+}));
+
+test('a stream that breaks anywhere goes on from what is here', () => inFolder(async (folder) => {
+  const direct = await runHub(['pack', tiny, `${folder}/direct`, '--expert-dtype', 'f32', '--name', 'tiny']);
+  assert.equal(direct.code, 0, direct.stderr);
+  const endpoint = await startEndpoint('golden/tiny', tinyFiles());
+  const shards = Object.keys(endpoint.files).filter((path) => path.endsWith('.safetensors'));
+  assert.ok(shards.length > 2);
+  // Two requests read a shard's header, the later ones its bytes. Each run loses one shard, the first that no run
+  // before has lost: it is missing, or its last byte is wrong however often it is asked for.
+  const lost = new Set();
+  let asked = new Map(), victim;
+  endpoint.fault = ({ route, path }) => {
+    if (route !== 'storage') return null;
+    asked.set(path, (asked.get(path) ?? 0) + 1);
+    if (asked.get(path) < 3 || lost.has(path) || (victim ??= path) !== path) return null;
+    return lost.size % 2 ? { flip: endpoint.files[path].length - 1 } : { kind: 'status', status: 404 };
+  };
+  try {
+    for (const ignored of shards) {
+      [asked, victim] = [new Map(), undefined];
+      const run = await streaming(endpoint, folder);
+      assert.equal(run.code, 1, `${[...lost]}, ${victim}: ${run.stdout}`);
+      assert.match(run.stderr, /the same command goes on/);
+      lost.add(victim);
+    }
+    assert.equal(lost.size, shards.length);
+    [asked, victim] = [new Map(), undefined];
+    const run = await streaming(endpoint, folder);
+    assert.equal(run.code, 0, run.stderr);
+    assert.equal(asked.size, 1, 'shards that have arrived are not asked for again');
+  } finally { await endpoint.stop(); }
+  assert.deepEqual(readdirSync(`${folder}/golden`), ['tiny.moex']);
+  assert.equal(readFileSync(`${folder}/golden/tiny.moex/manifest.json`, 'utf8'),
+    readFileSync(`${folder}/direct/manifest.json`, 'utf8'));
 }));
 
 // The story of a user: pull, pack, serve, ask.

@@ -4,11 +4,14 @@
 #include <cstdlib>
 
 #include "hub/commands/command.h"
+#include "hub/commands/pack/pack_settings.h"
 #include "hub/commands/progress.h"
 #include "hub/commands/pull/models_folder.h"
+#include "hub/commands/pull/streamed_shards.h"
 #include "hub/commands/signals.h"
 #include "hub/fetch/pull_repository.h"
 #include "hub/fetch/pull_state.h"
+#include "hub/model/pack/packer.h"
 
 namespace moex {
 namespace {
@@ -84,14 +87,76 @@ class PullInterruption {
     SignalWatcher signals_;  // the last member, because its thread uses the members above
 };
 
+// Prints that a package is ready.
+void print_package(const std::string& out) {
+    std::printf("serve it: moex-hub serve --model %s\n", out.c_str());
+}
+
 int pack_pulled(const Invocation& invocation, const PullOptions& options) {
     Invocation pack{.settings = invocation.settings};
     const fs::path source = options.file.empty() ? options.folder : options.folder / options.file;
     const std::string out = options.folder.string() + ".moex";
     pack.arguments = {{"HF_DIR", source.string()}, {"OUT", out}};
     const int code = run_pack(pack);
-    if (code == exit_stopped) std::printf("serve it: moex-hub serve --model %s\n", out.c_str());
+    if (code == exit_stopped) print_package(out);
     return code;
+}
+
+// Downloads and packs in turn, and deletes each weight when it is packed.
+Status pull_streamed(const Invocation& invocation, const PullOptions& options, Pull& pull) {
+    PullReport report;
+    MOEX_ASSIGN(chosen, pull.choose(report));
+    MOEX_ASSIGN(pack_options, pack_options_of(invocation));
+    // The package is named by the folder, as after a pull without --stream.
+    if (pack_options.name.empty()) pack_options.name = options.folder.filename().string();
+
+    std::vector<RepositoryFile> texts;
+    for (const RepositoryFile& file : chosen)
+        if (!file.path.ends_with(".safetensors")) texts.push_back(file);
+
+    ProgressBar bar("streaming", invocation.settings.on("progress"));
+    std::uint64_t before_bytes = 0;
+    const std::uint64_t total_bytes = report.size_bytes;
+    const auto fetch = [&](const std::vector<RepositoryFile>& files, PullReport& space) {
+        return pull.fetch(
+            files, space, [](std::size_t, std::uint64_t, std::uint64_t) {},
+            [&](const DownloadProgress& now) {
+                bar.show(before_bytes + now.done_bytes, total_bytes, files.back().path);
+            });
+    };
+    print_plan(options, chosen.size(), total_bytes, total_bytes);
+    MOEX_TRY(fetch(texts, report));
+    MOEX_ASSIGN(shards, StreamedShards::create(
+                            options.folder, chosen,
+                            {.read_start =
+                                 [&](const RepositoryFile& file, std::uint64_t num_bytes) {
+                                     return pull.read_start(file, num_bytes);
+                                 },
+                             .fetch = [&](const RepositoryFile& file) -> Status {
+                                 PullReport shard{.commit = report.commit};
+                                 MOEX_TRY(fetch({file}, shard));
+                                 before_bytes += file.size_bytes;
+                                 return {};
+                             }}));
+
+    ThreadPool threads(invocation.settings.number("threads"));
+    const std::string out = options.folder.string() + ".moex";
+    MOEX_ASSIGN(packed,
+                pack_checkpoint(
+                    shards.directory(), out, pack_options, threads, {},
+                    {.before_layer = [&](std::uint32_t layer) { return shards.bring_layer(layer); },
+                     .after_layer = [&](std::uint32_t layer) { return shards.drop_layer(layer); },
+                     .before_hub = [&] { return shards.bring_all(); }}));
+    for (const std::string& warning : packed.warnings)
+        std::fprintf(stderr, "warning: %s\n", one_line(warning).c_str());
+
+    MOEX_TRY(shards.remove(chosen));
+    std::error_code ignored;
+    fs::remove(options.folder / pull_record_name, ignored);
+    fs::remove(options.folder, ignored);  // fails if the folder has other files
+    std::printf("%s: %s from %s, packed while it arrived\n", out.c_str(),
+                bytes_text(packed.output_bytes).c_str(), bytes_text(total_bytes).c_str());
+    return {};
 }
 
 }  // namespace
@@ -104,8 +169,23 @@ int run_pull(const Invocation& invocation) {
     }
     if (invocation.check_only) return exit_stopped;
 
+    const bool streams = invocation.argument("--stream") != nullptr;
+    if (streams && (!invocation.argument("--pack") || !options->file.empty())) {
+        fail("--stream packs a whole checkpoint: give --pack, and leave --file out");
+        return exit_wrong_arguments;
+    }
+
     Pull pull(*options);
     PullInterruption interruption(pull);  // before any other thread
+    if (streams) {
+        const Status done = pull_streamed(invocation, *options, pull);
+        if (!done.ok()) {
+            fail(text(done.error().message, "; the same command goes on from what is here"));
+            return interruption.number() != 0 ? exit_signal + interruption.number() : exit_failed;
+        }
+        print_package(options->folder.string() + ".moex");
+        return exit_stopped;
+    }
     Result<PullReport> report = Error{ErrorCode::internal, ""};
     {
         ProgressBar bar("pulling", invocation.settings.on("progress"));

@@ -83,7 +83,8 @@ Result<FileRecord> pack_hub(PackInput& input, PackageOutput& output, Meter& mete
 }
 
 Result<PackReport> write_package(PackInput& input, PackageOutput& output, ThreadPool& threads,
-                                 const std::function<void(const PackProgress&)>& progress) {
+                                 const std::function<void(const PackProgress&)>& progress,
+                                 const PackSteps& steps) {
     const ModelConfig& config = input.config;
     PackageManifest manifest{.name = input.options.name,
                              .config = config,
@@ -114,6 +115,7 @@ Result<PackReport> write_package(PackInput& input, PackageOutput& output, Thread
             for (std::uint32_t expert = 0; expert < config.num_experts; ++expert)
                 meter.add(bytes_of(expert));
         } else {
+            if (steps.before_layer) MOEX_TRY(steps.before_layer(layer));
             MOEX_ASSIGN(hashes, write_layer_blobs(
                                     output, config.num_experts, input.layout.size_bytes, threads,
                                     [&](std::uint32_t expert, std::span<std::byte> blob) {
@@ -123,11 +125,13 @@ Result<PackReport> write_package(PackInput& input, PackageOutput& output, Thread
                                     [&](std::uint32_t expert) { meter.add(bytes_of(expert)); }));
             MOEX_TRY(output.finish_layer(layer, hashes));
             manifest.experts.back() = std::move(hashes);
+            if (steps.after_layer) MOEX_TRY(steps.after_layer(layer));
         }
 
         blobs.insert(manifest.experts.back().begin(), manifest.experts.back().end());
     }
 
+    if (steps.before_hub) MOEX_TRY(steps.before_hub());
     MOEX_ASSIGN(hub, pack_hub(input, output, meter));
     manifest.hub = hub;
     report.losses = losses.losses();
@@ -163,11 +167,28 @@ std::uint64_t output_bytes_of(const PackInput& input) {
 
 Result<PackReport> pack_checkpoint(const fs::path& checkpoint, const fs::path& out,
                                    const PackOptions& options, ThreadPool& threads,
-                                   const std::function<void(const PackProgress&)>& progress) {
+                                   const std::function<void(const PackProgress&)>& progress,
+                                   const PackSteps& steps) {
     MOEX_ASSIGN(input, read_pack_input(checkpoint, options));
     MOEX_ASSIGN(output, PackageOutput::open(out, input.identity, output_bytes_of(input)));
-    auto report = write_package(input, output, threads, progress);
-    const bool may_go_on = report.ok() || report.error().code == ErrorCode::io_error ||
+    // The caller's own errors, such as a broken connection, leave the finished layers.
+    bool step_failed = false;
+    const auto noted = [&](Status status) {
+        step_failed |= !status.ok();
+        return status;
+    };
+    PackSteps watched;
+    if (steps.before_layer)
+        watched.before_layer = [&](std::uint32_t layer) {
+            return noted(steps.before_layer(layer));
+        };
+    if (steps.after_layer)
+        watched.after_layer = [&](std::uint32_t layer) { return noted(steps.after_layer(layer)); };
+    if (steps.before_hub) watched.before_hub = [&] { return noted(steps.before_hub()); };
+
+    auto report = write_package(input, output, threads, progress, watched);
+    const bool may_go_on = report.ok() || step_failed ||
+                           report.error().code == ErrorCode::io_error ||
                            report.error().code == ErrorCode::no_space;
     if (!may_go_on) output.discard();
     return report;
