@@ -329,7 +329,11 @@ Result<std::vector<RepositoryFile>> choose_files(const std::vector<RepositoryFil
     if (!index.empty()) {
         MOEX_ASSIGN(named, shards_of(index, repository));
         shards = std::move(named);
-        chosen.push_back(*find_file(files, shard_index_name));
+        const RepositoryFile* const file = find_file(files, shard_index_name);
+        if (file == nullptr)
+            return Error{ErrorCode::bad_file,
+                         text(repository, ": ", shard_index_name, " is not listed")};
+        chosen.push_back(*file);
     } else if (find_file(files, "model.safetensors") != nullptr) {
         shards.insert("model.safetensors");
     } else {

@@ -51,11 +51,11 @@ Result<std::vector<RepositoryFile>> list_repository(Endpoint& endpoint, const st
 std::string resolve_path(const std::string& name, const std::string& revision,
                          const std::string& path);
 
-// Chooses the files of a checkpoint: configuration, tokenizer, chat template, and the safetensors
-// shards. `index` is the content of model.safetensors.index.json, and empty if the repository has
-// no such file. `wanted_file` is the value of --file and chooses one GGUF or safetensors file, with
-// all parts if it is split; empty: a whole checkpoint. Files of pickles (.bin, .pt) are never
-// chosen.
+// Chooses among `files`, which are sorted by path, those of a checkpoint: configuration, tokenizer,
+// chat template, and the safetensors shards. `index` is the content of
+// model.safetensors.index.json, and empty if the repository has no such file. `wanted_file` is the
+// value of --file and chooses one GGUF or safetensors file, with all parts if it is split; empty: a
+// whole checkpoint. Files of pickles (.bin, .pt) are never chosen.
 Result<std::vector<RepositoryFile>> choose_files(const std::vector<RepositoryFile>& files,
                                                  std::string_view index,
                                                  const std::string& wanted_file,
