@@ -32,7 +32,8 @@ std::vector<Command> commands_on_models() {
            "shadow for `serve --draft DIR` or `--prefetch shadow:DIR`",
            false, "int2|int3|nf4|int8"},
           {"--calibrate", "FILE",
-           "a text to read with the package, which then stores its experts' default vectors"}},
+           "a text to read with the model: its INT4 experts are then quantised for such texts, and "
+           "the package stores their default vectors"}},
          run_pack},
         {"verify",
          command_verify,

@@ -3,6 +3,7 @@
 
 #include "hub/commands/calibrate.h"
 #include "hub/commands/command.h"
+#include "hub/commands/pack/calibrated_pack.h"
 #include "hub/commands/pack/pack_settings.h"
 #include "hub/commands/progress.h"
 #include "hub/engine/local_experts.h"
@@ -164,6 +165,40 @@ Result<PackReport> pack_shadow(const std::string& source, const std::string& out
     return report;
 }
 
+// Packs to a temporary folder, quantises the experts there for a text, adds their default vectors,
+// and renames the folder.
+Result<PackReport> pack_calibrated(const Invocation& invocation, const PackOptions& options,
+                                   ThreadPool& threads,
+                                   const std::function<void(const PackProgress&)>& progress) {
+    namespace fs = std::filesystem;
+    const std::string &checkpoint = *invocation.argument("HF_DIR"),
+                      &out = *invocation.argument("OUT"),
+                      &path = *invocation.argument("--calibrate");
+    const Settings& settings = invocation.settings;
+    std::error_code failure;
+    if (fs::exists(out, failure) && !fs::is_empty(out, failure))
+        return Error{ErrorCode::invalid_argument,
+                     text(out, ": is not empty; choose another folder")};
+
+    // A folder with a manifest is of a call that was interrupted behind the first part.
+    const std::string whole = out + ".packing";
+    if (fs::exists(fs::path(whole) / "manifest.json", failure)) fs::remove_all(whole, failure);
+    MOEX_ASSIGN(packed, pack_checkpoint(checkpoint, whole, options, threads, progress));
+    if (options.expert_dtype == ExpertDtype::int4)
+        MOEX_TRY(calibrate_experts_of(checkpoint, whole, options,
+                                      {.text_path = path,
+                                       .tokens_max = settings.number("calibrate-tokens"),
+                                       .progress_lines = settings.on("progress")},
+                                      threads));
+    MOEX_TRY(calibrate_package(whole, path, settings, threads));
+
+    fs::remove(out, failure);
+    fs::rename(whole, out, failure);
+    if (failure)
+        return Error{ErrorCode::io_error, text(out, ": cannot be created: ", failure.message())};
+    return packed;
+}
+
 // Returns the options of the shadow if --shadow was given; otherwise an empty result.
 Result<std::optional<ShadowOptions>> shadow_options_of(const Invocation& invocation) {
     const std::string* name = invocation.argument("--shadow");
@@ -216,14 +251,11 @@ int run_pack(const Invocation& invocation) {
     Result<PackReport> result = Error{ErrorCode::internal, ""};
     {
         ProgressBar bar("packing", invocation.settings.on("progress"));
-        result = *shadow
-                     ? pack_shadow(checkpoint, out, **shadow, options, threads, progress_into(bar))
-                     : pack_checkpoint(checkpoint, out, options, threads, progress_into(bar));
+        const auto progress = progress_into(bar);
+        result = *shadow       ? pack_shadow(checkpoint, out, **shadow, options, threads, progress)
+                 : calibration ? pack_calibrated(invocation, options, threads, progress)
+                               : pack_checkpoint(checkpoint, out, options, threads, progress);
     }
-    if (calibration && result.ok())
-        if (const Status done = calibrate_package(out, *calibration, invocation.settings, threads);
-            !done.ok())
-            return fail(done.error().message);
     return report(result, out, started_at);
 }
 

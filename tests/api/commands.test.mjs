@@ -147,6 +147,30 @@ test('INT4 experts are multiplied in integers unless exact arithmetic is asked f
   assert.match(refused.stderr, /--deterministic fixes sums/);
 });
 
+// The demo's checkpoint in full precision; too large for the repository.
+const demo = process.env.MOEX_DEMO_CHECKPOINT;
+test('pack --calibrate quantises for a text, at the same size', { skip: !demo }, () => inFolder(async (folder) => {
+  const text = `${folder}/text.txt`, out = `${folder}/calibrated`;
+  writeFileSync(text, readFileSync(`${modelFolder}/../../../tests/golden/demo/val_excerpt.txt`).subarray(0, 20_000));
+  const run = await runHub(['pack', demo, out, '--name', 'demo', '--calibrate', text, '--calibrate-tokens', '512']);
+  assert.equal(run.code, 0, run.stderr);
+  assert.deepEqual(readdirSync(folder).sort(), ['calibrated', 'text.txt']);
+
+  const [, before, after] = /of outputs ([\d.e-]+) before, ([\d.e-]+) after/.exec(run.stdout).map(Number);
+  assert.ok(after < 0.7 * before, run.stdout);
+  assert.match(run.stdout, /^before: perplexity [\d.]+, 1\.\d+x of the checkpoint's/m);
+  assert.match(run.stdout, /^after: .*the same likeliest token at \d+\.\d+ % of 511 positions/m);
+  assert.equal((await runHub(['verify', out])).code, 0);
+  const names = readdirSync(`${out}/weights`);
+  assert.equal(names.length, 128);
+  for (const name of names) assert.equal(statSync(`${out}/weights/${name}`).size, 156_672);
+
+  const compared = await runHub(['eval', '--model', out, '--reference', modelFolder, '--text', text, '--window', '64',
+    '--windows', '1']);
+  assert.equal(compared.code, 0, compared.stderr);
+  assert.match(compared.stdout, /^perplexity [\d.]+ {2}reference [\d.]+ {2}ratio [\d.]+ {2}kl 0\.\d+ {2}same_likeliest/);
+}));
+
 test('foresight_bench reports the recall of each predictor, as tables and plots', () => inFolder(async (folder) => {
   const text = `${modelFolder}/../../../tests/golden/demo/val_excerpt.txt`;
   const args = ['--model', modelFolder, '--text', text, '--window', '32', '--windows', '2'];
