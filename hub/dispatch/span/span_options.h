@@ -22,7 +22,7 @@ struct SpanOptions {
     std::uint32_t first_here = 2, last_here = 1;
     // How far an honest answer may differ from the hub's own: the root mean square of the
     // difference, as a share of that of the values. It covers the arithmetic of the hub.
-    double tolerance = 0.5;
+    double tolerance = 0.9;
     // Right checks of a worker before its answers are used. After that, one in `check_period` steps
     // is checked.
     std::uint32_t checks_min = 8, check_period = 64;
