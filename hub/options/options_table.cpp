@@ -187,7 +187,7 @@ const Setting contributor_settings[] = {
      "others are in reserve\n"
      "always: workers compute all that they hold",
      0, 0, "auto|always"},
-    {"spans", word, serve, all_help, "auto|off", "auto",
+    {"spans", word, serve, all_help, "auto|off", "off",
      "workers with memory for it compute several consecutive layers whole, so that a token takes "
      "one "
      "round trip for them\n"
