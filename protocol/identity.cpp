@@ -4,6 +4,7 @@
 
 #include "protocol/frame.h"
 #include "protocol/payload.h"
+#include "protocol/sha256.h"
 #include "protocol/text.h"
 
 namespace moex {
@@ -80,6 +81,16 @@ Result<PublicKey> parse_public_key(std::string_view hex) {
 }
 Result<Signature> parse_signature(std::string_view hex) {
     return parse_hex<std::tuple_size_v<Signature>>(hex, "a signature");
+}
+std::string to_hex(const Signature& signature) {
+    Sha256 part{};  // a signature has the bytes of two hashes
+    std::string hex;
+    for (std::size_t first = 0; first < signature.size(); first += part.size()) {
+        std::copy_n(signature.begin() + static_cast<std::ptrdiff_t>(first), part.size(),
+                    part.begin());
+        hex += to_hex(part);
+    }
+    return hex;
 }
 
 }  // namespace moex

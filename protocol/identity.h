@@ -36,8 +36,9 @@ std::string identity_text(std::string_view nonce, std::string_view origin, std::
 std::string forget_text(std::string_view challenge, std::string_view origin);
 
 // These functions parse lower-case hexadecimal digits, the form that keys and signatures have in
-// pages and JSON. The inverse is to_hex() in sha256.h.
+// pages and JSON. The inverses are to_hex() here and in sha256.h.
 Result<PublicKey> parse_public_key(std::string_view hex);
 Result<Signature> parse_signature(std::string_view hex);
+std::string to_hex(const Signature& signature);
 
 }  // namespace moex

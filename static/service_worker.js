@@ -2,12 +2,14 @@
 // device" (js/chat/away.js registers and removes it). The network is always tried first. Kept files are served when the
 // hub cannot be reached, under the same policy: their headers are stored with the bytes. Only the page itself and the
 // files that its scripts name are handled here; requests for the API and for other pages are not touched.
-// Messages in, with a port for the answer, true or false: "keep".
+// Messages in, with a port for the answer, true or false: {keep: true, hub_key}. A set of files replaces the stored set
+// only if the hub's key that this browser knows has signed it.
 const kept_as = "moex-page-";
 const kept_folders = ["/js/", "/css/", "/wasm/", "/vendor/"];
 const isOfPage = (path) => path === "/" || path === "/favicon.svg" || kept_folders.some((one) => path.startsWith(one));
 
 const toHex = (bytes) => Array.from(new Uint8Array(bytes), (byte) => byte.toString(16).padStart(2, "0")).join("");
+const fromHex = (hex) => Uint8Array.from(hex.match(/../g) ?? [], (digits) => parseInt(digits, 16));
 const sha256 = async (bytes) => toHex(await crypto.subtle.digest("SHA-256", bytes));
 
 self.addEventListener("install", () => self.skipWaiting());
@@ -80,14 +82,28 @@ async function fetchPage() {
   return [...files.values()].sort((a, b) => (a.path < b.path ? -1 : 1));
 }
 
+// Throws unless `key`, the hub's key that this browser knows, has signed the files (protocol/PROTOCOL.md,
+// "Signatures"). A browser that knows no key checks nothing.
+async function requireSigned(files, key) {
+  if (!key) return;
+  const { pages } = await (await fetch(new URL("api/signature", self.location), { cache: "no-store" })).json();
+  const verifier = await crypto.subtle.importKey("raw", fromHex(key), { name: "Ed25519" }, true, ["verify"]);
+  const text = new TextEncoder().encode(`MoEx pages 1\n${pages.lines}`);
+  const is_signed = await crypto.subtle.verify({ name: "Ed25519" }, verifier, fromHex(pages.signature), text);
+  const lines = new Set(pages.lines.split("\n"));
+  const isListed = ({ path, hash }) => lines.has(`${path === "/" ? "/index.html" : path} ${hash}`);
+  if (!is_signed || !files.every(isListed)) throw new Error("the known key has not signed these files");
+}
+
 // True after a page has deleted all data (js/forget.js): a set that is being fetched must then be deleted as well.
 let is_forgotten = false;
 new BroadcastChannel("moex-forget").onmessage = () => { is_forgotten = true; };
 
 // Stores the files as one set, named by their hashes, and deletes the previous set.
-async function keep() {
+async function keep(hub_key) {
   is_forgotten = false;
   const files = await fetchPage();
+  await requireSigned(files, hub_key);
   const lines = files.map(({ path, hash }) => `${path} ${hash}\n`).join("");
   const name = kept_as + await sha256(new TextEncoder().encode(lines));
   const before = await keptSets();
@@ -102,6 +118,6 @@ async function keep() {
 
 self.addEventListener("message", (event) => {
   const [port] = event.ports;
-  if (event.data !== "keep" || !port) return;
-  event.waitUntil(keep().then(() => port.postMessage(true), () => port.postMessage(false)));
+  if (!event.data?.keep || !port) return;
+  event.waitUntil(keep(event.data.hub_key).then(() => port.postMessage(true), () => port.postMessage(false)));
 });

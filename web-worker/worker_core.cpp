@@ -680,6 +680,10 @@ void WorkerCore::on_closed(std::uint16_t code, std::string_view reason) {
                           : text("The hub closed the connection (", reason, "). Trying again."));
 }
 
+void WorkerCore::on_other_hub(std::string reason) {
+    if (!state_->over) state_->end(WorkerPhase::refused, std::move(reason));
+}
+
 const WorkerStatus& WorkerCore::status() const { return state_->report.status; }
 
 }  // namespace moex

@@ -244,6 +244,14 @@ constexpr const char* other_schemas = R"json({
       "required": ["name", "sha256", "bytes"], "properties": {
         "name": {"type": "string"}, "sha256": {"type": "string"},
         "bytes": {"type": "integer"}}}}}},
+  "Signature": {"type": "object", "required": ["key", "changes", "manifest", "pages"],
+    "properties": {
+      "key": {"type": "string", "description": "The hub's Ed25519 key, 64 digits."},
+      "fingerprint": {"type": "string", "description": "Its first half, for people to compare."},
+      "changes": {"type": "array", "items": {"type": "object",
+        "description": "A change of the key, signed by the old one: from, to, signature."}},
+      "manifest": {"type": "object", "description": "sha256, bytes and signature."},
+      "pages": {"type": "object", "description": "The pages, a line each, and their signature."}}},
   "Status": {"type": "object",
     "required": ["version", "uptime_s", "model", "health", "coverage", "engine", "calls",
                  "workers"],

@@ -76,6 +76,7 @@ int run_key(const Invocation& invocation);
 int run_ban(const Invocation& invocation);
 int run_backup(const Invocation& invocation);
 int run_forget(const Invocation& invocation);
+int run_sign(const Invocation& invocation);
 int run_cert(const Invocation& invocation);
 int run_doctor(const Invocation& invocation);
 int run_completion(const Invocation& invocation);

@@ -1,6 +1,7 @@
 #include "hub/net/assets.h"
 
 #include <fstream>
+#include <set>
 #include <stdexcept>
 
 #include "hub/base/sha256.h"
@@ -100,6 +101,20 @@ void Assets::add_file(const fs::path& directory, const fs::directory_entry& entr
 bool Assets::contains(std::string_view path) const {
     const std::string_view name = path == "/" ? std::string_view("/index.html") : path;
     return files_.contains(name) || embedded_.contains(name);
+}
+
+std::string Assets::lines() const {
+    std::set<std::string> paths;
+    for (const auto& [path, forms] : embedded_) paths.insert(path);
+    for (const auto& [path, file] : files_) paths.insert(path);
+
+    std::string lines;
+    for (const std::string& path : paths) {
+        const std::optional<Asset> asset = find(path);
+        if (!asset) continue;  // a page of --static was deleted after the start
+        lines += text(path, ' ', asset->etag.substr(1, 2 * sizeof(Sha256)), '\n');
+    }
+    return lines;
 }
 
 std::optional<Asset> Assets::find(std::string_view path, std::string_view accept_encoding) const {

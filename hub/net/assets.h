@@ -35,6 +35,9 @@ class Assets {
     // Returns the asset at a URL path in the best content coding that the Accept-Encoding field
     // accepts.
     std::optional<Asset> find(std::string_view path, std::string_view accept_encoding = "") const;
+    // Returns one line for each asset, "PATH SHA256\n", sorted by path: the set of pages that the
+    // hub signs.
+    std::string lines() const;
     std::size_t size() const { return embedded_.size() + files_.size(); }
 
   private:

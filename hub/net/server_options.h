@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "hub/base/clock.h"
+#include "hub/base/signing_key.h"
 #include "hub/net/access/rate_limits.h"
 #include "hub/net/http/request_gate.h"
 #include "protocol/bytes.h"
@@ -81,6 +82,8 @@ struct ServerOptions {
     std::function<nlohmann::json()> describe_shadow;
     // Hours for which prompts are kept on disk; /health reports it. 0: none are kept.
     std::uint32_t prompts_kept_hours = 0;
+    // Signs the manifest and the pages for /api/signature; null: the hub signs nothing.
+    std::shared_ptr<const SigningKey> signing_key;
     bool give_model = true;     // a client with access to the API may load the whole package
     bool require_keys = false;  // require API keys on loopback, too; elsewhere they always are
     // If true, run() handles signals: SIGINT and SIGTERM stop the server. SIGHUP reads the

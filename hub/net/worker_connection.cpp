@@ -1,6 +1,7 @@
 #include "hub/net/worker_connection.h"
 
 #include "hub/base/log.h"
+#include "hub/base/signing_key.h"
 
 namespace moex::net {
 namespace {

@@ -47,6 +47,7 @@ enum CommandMask : unsigned {
     command_models = 8192,  // models and rm
     command_chat = 16384,
     command_forget = 32768,
+    command_sign = 65536,
 };
 
 // The section of the help, and of --print-config, in which a setting is listed.

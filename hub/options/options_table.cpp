@@ -19,7 +19,7 @@ constexpr auto all_help = SettingShown::help_all;
 constexpr auto no_help = SettingShown::never;
 constexpr unsigned serve = command_serve;
 constexpr unsigned uses_state = command_serve | command_cert | command_key | command_ban |
-                                command_backup | command_forget;
+                                command_backup | command_forget | command_sign;
 constexpr unsigned reads_text = command_eval | command_predict;
 constexpr unsigned runs_model = command_serve | command_generate | reads_text;
 constexpr unsigned makes_package = command_pack | command_synth;

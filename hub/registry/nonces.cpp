@@ -4,7 +4,6 @@
 #include <openssl/hmac.h>
 #include <openssl/rand.h>
 
-#include <memory>
 #include <stdexcept>
 
 #include "protocol/sha256.h"
@@ -40,21 +39,6 @@ std::string Nonces::to_forget(std::int64_t now_s) const {
 bool Nonces::fits_to_forget(std::string_view challenge, std::int64_t now_s) const {
     const std::string now = to_forget(now_s), before = to_forget(now_s - forget_window_s);
     return challenge == now || challenge == before;
-}
-
-bool signature_fits(const PublicKey& key, const Signature& signature, std::string_view text) {
-    const auto raw = [](const auto& bytes) {
-        return reinterpret_cast<const unsigned char*>(bytes.data());
-    };
-    const std::unique_ptr<EVP_PKEY, void (*)(EVP_PKEY*)> verifier(
-        EVP_PKEY_new_raw_public_key(EVP_PKEY_ED25519, nullptr, raw(key), key.size()),
-        EVP_PKEY_free);
-    const std::unique_ptr<EVP_MD_CTX, void (*)(EVP_MD_CTX*)> context(EVP_MD_CTX_new(),
-                                                                     EVP_MD_CTX_free);
-    return verifier && context &&
-           EVP_DigestVerifyInit(context.get(), nullptr, nullptr, nullptr, verifier.get()) == 1 &&
-           EVP_DigestVerify(context.get(), raw(signature), signature.size(), raw(text),
-                            text.size()) == 1;
 }
 
 }  // namespace moex

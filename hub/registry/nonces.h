@@ -1,12 +1,10 @@
-// The challenges that a worker or a contributor signs, and the check of a signature with the
-// key that the signer keeps (protocol/identity.h).
+// The challenges that a worker or a contributor signs with the key that it keeps
+// (protocol/identity.h). signature_fits() in hub/base/signing_key.h checks the signature.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <string_view>
-
-#include "protocol/identity.h"
 
 namespace moex {
 
@@ -25,8 +23,5 @@ class Nonces {
     std::string of(std::string_view purpose, std::uint64_t number) const;
     std::string secret_;
 };
-
-// Verifies an Ed25519 signature (RFC 8032). Returns false also if the key's bytes are no valid key.
-bool signature_fits(const PublicKey& key, const Signature& signature, std::string_view text);
 
 }  // namespace moex

@@ -20,6 +20,7 @@
 #include "hub/registry/nonces.h"
 #include "hub/registry/records.h"
 #include "hub/registry/state_lock.h"
+#include "protocol/identity.h"
 #include "protocol/result.h"
 
 namespace moex {

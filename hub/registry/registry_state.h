@@ -25,6 +25,7 @@
 #include "hub/registry/nonces.h"
 #include "hub/registry/records.h"
 #include "hub/registry/state_lock.h"
+#include "protocol/identity.h"
 
 namespace moex {
 

@@ -19,6 +19,7 @@ import { say, table } from "/js/words/join.js";
 
 const budgets_mb = [64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384];
 const idle_after_ms = 3000;
+const hub_key_kept_as = "moex-hub-key";
 const blank = {
   phase: "none", detail: "", bytes_to_fetch: 0, bytes_fetched: 0, units_ready: 0, units_assigned: 0, pairs_answered: 0,
   round_ms_p50: 0, bytes_received: 0, bytes_sent: 0, bytes_downloaded: 0, adapter: {}, model_name: "",
@@ -68,6 +69,7 @@ function draw(status) {
   drawFigures(status);
   tell("gpu", gpuWords(status.adapter, status.no_gpu) || element("gpu").textContent);
   tell("model", status.model_name || "–");
+  tell("hub-key", status.hub_key?.fingerprint || "–");
   tell("worker-name", status.worker_id ? say("listed_as", nickname || `#${status.worker_id}`) : "–");
   tell("memory", memoryWords(status));
   drawBudget();
@@ -93,6 +95,7 @@ function drawButtons(phase) {
   const ended = hasEnded(phase);
   element("start").hidden = !ended && phase !== "none";
   element("start").textContent = say(ended ? "start_again" : "start");
+  element("accept-key").hidden = !(phase === "refused" && last?.hub_key?.state === "other" && last.hub_key.key);
   element("stop").hidden = ended;
   element("pause").hidden = ended || phase === "paused";
   element("resume").hidden = phase !== "paused" || !is_paused;
@@ -137,10 +140,16 @@ function onStatus(status) {
   conditions.count(status.bytes_received + status.bytes_sent + status.bytes_downloaded);
   if (hasEnded(status.phase)) keepAwake(false);
   work.onStatus(status);
+  rememberHub(status.hub_key);
   draw(status);
   // Publish the status for programs that automate or inspect this page.
   document.documentElement.dataset.phase = status.phase;
   window.moexStatus = status;
+}
+
+// Stores the hub's key, unless the worker has refused it.
+function rememberHub({ state, key } = {}) {
+  if (state !== "other" && key && recall(hub_key_kept_as, "") !== key) remember(hub_key_kept_as, key);
 }
 
 function fail(reason) {
@@ -176,7 +185,7 @@ async function start() {
   worker.onmessage = ({ data }) => (data.type === "status" ? onStatus(data.status) : fail(data.reason));
   worker.onerror = (event) => fail(say("worker_failed", event.message));
   worker.postMessage({
-    type: "start", token, nickname, worker_key,
+    type: "start", token, nickname, worker_key, hub_key: recall(hub_key_kept_as, ""),
     budget_bytes: budgetBytes(), keep_bytes: keepBytes(), host_bytes: hostBytes(),
     power_percent: powerPercent(), on_mains: conditions.onMains(),
     client: info?.version ? `tab ${info.version}` : "tab",
@@ -207,6 +216,10 @@ function pauseByHand(on) {
 }
 
 element("start").addEventListener("click", start);
+element("accept-key").addEventListener("click", () => {
+  remember(hub_key_kept_as, last.hub_key.key);
+  start();
+});
 element("pause").addEventListener("click", () => pauseByHand(true));
 element("resume").addEventListener("click", () => pauseByHand(false));
 element("stop").addEventListener("click", () => {

@@ -313,6 +313,36 @@ test("a tab without a hub shows its next attempt and reconnects", async () => {
   await back.remove();
 });
 
+test("another hub at a known address is refused until a person accepts its key", async () => {
+  const context = await browser.newContext();
+  const args = ["--local-fallback", "off", "--replicas", "1"];
+  const own = await Hub.start(args);
+  const keyOf = async (one) => (await (await fetch(`${one.url}/api/signature`)).json()).fingerprint;
+  const page = await openTab(context, own.join);
+  const known = await keyOf(own);
+  assert.equal(await page.locator("#hub-key").textContent(), known);
+  assert.equal((await tabStatus(page)).hub_key.state, "first");
+  await own.stop();
+
+  const other = await Hub.start(args, { port: own.port });
+  await page.close();
+  const again = await openTab(context, other.join, { wait: false });
+  await phase(again, "refused");
+  const fingerprint = await keyOf(other);
+  assert.notEqual(fingerprint, known);
+  assert.ok((await detail(again)).startsWith(`This hub has the key ${fingerprint}; this browser knows ${known}. `));
+  assert.equal((await other.status()).workers.length, 0);
+  await again.locator("#language").selectOption("de");
+  assert.match(await detail(again), /^Dieser Hub hat den Schlüssel .* frag nach und vergleiche\.$/);
+  await again.getByRole("button", { name: "Neuen Schlüssel annehmen" }).click();
+  await serving(again);
+  assert.equal((await tabStatus(again)).hub_key.state, "known");
+  assert.equal(await again.getByRole("button", { name: "Neuen Schlüssel annehmen" }).isVisible(), false);
+  await context.close();
+  await own.remove();
+  await other.remove();
+});
+
 test("a memory limit below one expert is reported with a remedy", async () => {
   const context = await browser.newContext();
   const page = await context.newPage();

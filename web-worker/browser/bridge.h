@@ -10,7 +10,8 @@
 
 extern "C" {
 // ---- socket; JavaScript reports its events by
-// mx_on_open(), mx_on_frame(data, size), mx_on_closed(code, reason, length)
+// mx_on_open(), mx_on_frame(data, size), mx_on_closed(code, reason, length),
+// mx_on_other_hub(reason, length)
 void mx_connect();
 void mx_send(const void* data, double size_bytes);
 void mx_close(int code, const char* reason, int reason_bytes);

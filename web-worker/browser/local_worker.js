@@ -1,11 +1,13 @@
 // The Dedicated Worker behind "this device" in the chat page: downloads the hub's model into the browser's files, loads
 // it onto the GPU, and answers.
-// Messages in:  {type: "look", key} | {type: "load", key, context_tokens_max} | {type: "ask", body} | {type: "cancel"}
-// Messages out: {looked: {name, bytes, missing_bytes}}, {fetched: {done_bytes, all_bytes}}, and the reports of
+// Messages in:  {type: "look", key, hub_key} | {type: "load", key, context_tokens_max} | {type: "ask", body}
+//               | {type: "cancel"}
+// Messages out: {looked: {name, bytes, missing_bytes, hub_key}}, {fetched: {done_bytes, all_bytes}}, and the reports of
 //               local_tab.cpp: {progress}, {ready}, {text}, {ended}, {refused}, {failed: {code, message}}
 import createModule from "./moex-local.js";
 import { FileStore, StoreError } from "./file_store.js";
 import { Host } from "./host.js";
+import { checkHub } from "./hub_key.js";
 import { BrowserText } from "./text.js";
 
 const decoder = new TextDecoder();
@@ -25,24 +27,37 @@ Object.assign(host.mx, {
   },
 });
 
+// Returns `body`, the hub's list of files, with the hub's key. Throws unless the known key has signed its manifest; the
+// manifest has the hashes of all other files.
+async function signedList(body, hub_key) {
+  const hub = await checkHub(new URL("..", import.meta.url), hub_key).catch((error) => {
+    throw error.code ? error : new StoreError("unavailable", error.message);
+  });
+  if (hub.key && hub.package_sha256 !== body.sha256) {
+    throw new StoreError("other_hub", "the hub lists another model than the one that it signed");
+  }
+  return { ...body, hub_key: hub.key ?? "" };
+}
+
 // Returns the hub's list of files. If the hub cannot be reached, the list that it last sent is used.
-async function list(key) {
+async function list(key, hub_key) {
   const headers = key ? { Authorization: `Bearer ${key}` } : {};
   const response = await fetch("/api/package", { headers, cache: "no-store" }).catch(() => null);
   const kept = response ? null : await store.keptList();
   if (kept) return kept;
   if (!response) throw new StoreError("unavailable", "the hub cannot be reached");
   const body = await response.json().catch(() => null);
-  if (response.ok) return body;
+  if (response.ok) return signedList(body, hub_key);
   throw new StoreError(response.status === 401 || response.status === 403 ? "unauthorized" : "unavailable",
     body?.error?.message ?? `the hub answered ${response.status}`);
 }
 
-async function look({ key }) {
+async function look({ key, hub_key }) {
   store ??= await FileStore.open();
-  listed = await list(key);
+  listed = await list(key, hub_key);
   const { bytes } = await store.missing(listed.files);
-  self.postMessage({ looked: { name: listed.name, bytes: listed.bytes, missing_bytes: bytes } });
+  const { name, hub_key: signer = "" } = listed;
+  self.postMessage({ looked: { name, bytes: listed.bytes, missing_bytes: bytes, hub_key: signer } });
 }
 
 async function load({ key, context_tokens_max }) {

@@ -204,6 +204,9 @@ EMSCRIPTEN_KEEPALIVE void mx_on_closed(int code, const char* reason, std::uint32
         tab().core->on_closed(static_cast<std::uint16_t>(code),
                               std::string_view(reason, size_bytes));
 }
+EMSCRIPTEN_KEEPALIVE void mx_on_other_hub(const char* reason, std::uint32_t size_bytes) {
+    if (tab().core) tab().core->on_other_hub(std::string(reason, size_bytes));
+}
 EMSCRIPTEN_KEEPALIVE void mx_on_timer(std::uint32_t ticket) { tab().platform.on_timer(ticket); }
 EMSCRIPTEN_KEEPALIVE void mx_on_fetch_progress(std::uint32_t ticket, double bytes,
                                                int from_network) {

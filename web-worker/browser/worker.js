@@ -1,6 +1,6 @@
 // The Dedicated Worker of the join page: loads the WASM worker core and gives it a GPU, a socket, blobs and timers
 // (Module.mx).
-// Messages in:  {type: "start", token, nickname, worker_key, budget_bytes, keep_bytes, host_bytes, eviction,
+// Messages in:  {type: "start", token, nickname, worker_key, hub_key, budget_bytes, keep_bytes, host_bytes, eviction,
 //                power_percent, on_mains}
 //               | {type: "budget", bytes} | {type: "keep", bytes, host_bytes} | {type: "power", percent}
 //               | {type: "mains", on_mains}      true, false, or null if the browser does not report it
@@ -11,8 +11,10 @@ import createModule from "./moex-worker.js";
 import { Blobs } from "./blobs.js";
 import { ExpertFiles } from "./expert_files.js";
 import { Host } from "./host.js";
+import { blobsOf, checkHub, fingerprintOf } from "./hub_key.js";
 
 const decoder = new TextDecoder();
+const encoder = new TextEncoder();
 const host = new Host();
 const { gpu, mx } = host;
 let wasm = null;
@@ -29,12 +31,48 @@ function strike(ticket) {
 }
 const closed_within_ms = 3000;
 let socket = null;
+let num_checks = 0;
+let check = 0;               // number of the check of the hub's key that runs; 0: none
+let known_key = "";          // the hub's key that this browser knows
+let hub = { state: "none" };  // result of the newest check (hub_key.js), with its blobs
+
+// Checks that the hub is the known one. Throws an OtherHub, or another Error if it cannot be checked.
+async function checkKey() {
+  const base = new URL("..", import.meta.url);
+  const found = await checkHub(base, known_key);
+  if (found.package_sha256 !== hub.package_sha256) found.blobs = found.key ? await blobsOf(base, found) : null;
+  else found.blobs = hub.blobs;
+  return found;
+}
 
 Object.assign(mx, {
   connect() {
+    socket?.close(1000);                       // a worker has at most one open socket
+    socket = null;
+    num_checks += 1;
+    const number = num_checks;
+    check = number;
+    checkKey().then((found) => {
+      if (check !== number) return;
+      check = 0;
+      hub = found;
+      known_key = found.key ?? known_key;
+      mx.openSocket();
+    }, (error) => {
+      if (check !== number) return;
+      check = 0;
+      if (error.code !== "other_hub") {
+        const why = error instanceof TypeError ? "" : error.message;       // TypeError: no network, no hub
+        withText(why, (address, size) => wasm._mx_on_closed(1006, address, size));
+        return;
+      }
+      hub = { state: "other", key: error.key, fingerprint: fingerprintOf(error.key) };
+      withText(error.message, (address, size) => wasm._mx_on_other_hub(address, size));
+    });
+  },
+  openSocket() {
     const url = new URL("/worker", self.location.origin);
     url.protocol = url.protocol === "https:" ? "wss:" : "ws:";
-    socket?.close(1000);                       // a worker has at most one open socket
     const opened = new WebSocket(url);
     opened.binaryType = "arraybuffer";
     socket = opened;
@@ -60,6 +98,10 @@ Object.assign(mx, {
   // closed_within_ms.
   close(code, reason) {
     const closing = socket;
+    if (check && !closing) {
+      check = 0;
+      queueMicrotask(() => withText("", (address, size) => wasm._mx_on_closed(code, address, size)));
+    }
     if (!closing) return;
     const words = decoder.decode(reason).replace(/[^\x20-\x7e]/g, "?").slice(0, 120);
     closing.close(code >= 3000 ? code : 1000, words);
@@ -71,7 +113,13 @@ Object.assign(mx, {
   },
 
   fetchBlob(hex, size, urgent, ticket) {
-    blobs.fetch(decoder.decode(hex), size, urgent,
+    const name = decoder.decode(hex);
+    if (hub.blobs && !hub.blobs.has(name)) {
+      const why = `blob ${name.slice(0, 12)} is not in the manifest that the hub signed`;
+      setTimeout(() => withText(why, (address, length) => wasm._mx_on_fetched(ticket, 0, 0, address, length)));
+      return;
+    }
+    blobs.fetch(name, size, urgent,
       (bytes, fromNetwork) => wasm._mx_on_fetch_progress(ticket, bytes, fromNetwork ? 1 : 0),
       (bytes, reason) => {
         if (bytes) withBytes(bytes, (address, count) => wasm._mx_on_fetched(ticket, address, count, 0, 0));
@@ -79,7 +127,13 @@ Object.assign(mx, {
       });
   },
   cancelFetches: () => blobs.cancel(),
-  servesModel: (model) => files.serves(decoder.decode(model)),
+  // A hub that names another package than the signed one has just changed it, or is not the hub that signed: the worker
+  // connects again.
+  servesModel(model) {
+    const name = decoder.decode(model);
+    if (!hub.blobs || name === hub.package_sha256) files.serves(name);
+    else mx.close(1000, encoder.encode("the hub's model is not the one that it signed"));
+  },
 
   // A timer of 0 ms is replaced by a message, because browsers delay nested timers by 4 ms.
   setTimer(delay, ticket) {
@@ -97,6 +151,7 @@ Object.assign(mx, {
     const status = JSON.parse(decoder.decode(json));
     told = status;
     status.blobs_refused = blobs.refused;
+    status.hub_key = { state: hub.state, key: hub.key ?? "", fingerprint: hub.fingerprint ?? "" };
     status.bytes_to_store = blobs.put_bytes;
     status.store = files.told;
     status.bytes_in_memory = blobs.memory_bytes;
@@ -135,7 +190,10 @@ const early = [];
 function handle(message) {
   const type = message.type ?? message;
   if (["start", "power", "mains"].includes(type)) judgeAwake(message);
-  if (type === "start") blobs.host_bytes = message.host_bytes ?? 0;
+  if (type === "start") {
+    blobs.host_bytes = message.host_bytes ?? 0;
+    known_key = message.hub_key ?? "";
+  }
   if (type === "start") withText(JSON.stringify(message), (address, size) => wasm._mx_start(address, size));
   else if (type === "pause") wasm._mx_pause();
   else if (type === "resume") wasm._mx_resume();

@@ -9,6 +9,7 @@
 namespace moex::native {
 namespace {
 constexpr auto operation_max = std::chrono::seconds(30);
+constexpr auto stop_check = std::chrono::milliseconds(100);
 constexpr std::size_t piece_bytes = 64 << 10;
 }  // namespace
 
@@ -19,6 +20,7 @@ struct HttpClient::Connection {
     std::optional<TlsStream> secure;
     beast::flat_buffer buffer;
     std::array<std::byte, piece_bytes> piece;
+    const std::atomic<bool>* stopping = nullptr;
 
     void open(const HubAddress& hub) {
         tcp::resolver resolver(io);
@@ -43,7 +45,11 @@ struct HttpClient::Connection {
         beast::error_code result = asio::error::operation_aborted;
         start([&result](beast::error_code error, auto&&...) { result = error; });
         io.restart();
-        io.run();
+        while (io.run_for(stop_check), !io.stopped())
+            if (stopping != nullptr && *stopping) {
+                (secure ? beast::get_lowest_layer(*secure) : *plain).cancel();
+                io.run();
+            }
         return result;
     }
     template <class Start>
@@ -75,12 +81,15 @@ struct HttpClient::Connection {
     }
 };
 
-HttpClient::HttpClient(HubAddress hub) : hub_(std::move(hub)) {}
+HttpClient::HttpClient(HubAddress hub, const std::atomic<bool>* stopping)
+    : hub_(std::move(hub)),
+      stopping_(stopping) {}
 HttpClient::~HttpClient() = default;
 
 Status HttpClient::get(std::string_view path, std::uint64_t first, const Reader& reader) try {
     if (!connection_) {
         connection_ = std::make_unique<Connection>();
+        connection_->stopping = stopping_;
         connection_->open(hub_);
     }
     http::request<http::empty_body> request{http::verb::get,

@@ -2,6 +2,7 @@
 // block; each network operation has a deadline. A client belongs to one thread.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <string_view>
@@ -13,7 +14,8 @@ namespace moex::native {
 
 class HttpClient {
   public:
-    explicit HttpClient(HubAddress hub);
+    // A request ends with an error soon after `*stopping` becomes true; null: only at its deadline.
+    explicit HttpClient(HubAddress hub, const std::atomic<bool>* stopping = nullptr);
     ~HttpClient();
 
     struct Reader {
@@ -31,6 +33,7 @@ class HttpClient {
   private:
     struct Connection;
     HubAddress hub_;
+    const std::atomic<bool>* stopping_;
     std::unique_ptr<Connection> connection_;
 };
 

@@ -42,7 +42,7 @@ CLI::Validator one_of(std::map<std::string, Enum> words) {
 }
 
 struct Arguments {
-    std::string hub, token_file, device, nickname, cache, ca_file, identity;
+    std::string hub, hub_key, token_file, device, nickname, cache, ca_file, identity;
     std::string gpu_awake = "auto", spin = "auto";
     WorkerBackend backend = WorkerBackend::automatic;
     WorkerArithmetic arithmetic = WorkerArithmetic::int8;
@@ -98,6 +98,9 @@ void declare(CLI::App& app, Arguments& arguments) {
         "prints what calls found in its memory");
 
     app.add_option("--hub", arguments.hub, "ws://HOST:PORT, wss://HOST:PORT, or a join link");
+    app.add_option("--hub-key", arguments.hub_key,
+                   "the key that the hub must have, as `moex-hub sign` prints it [the one that it "
+                   "has first: the file known-hubs in the folder of --cache keeps it]");
     app.add_option("--token-file", arguments.token_file, "file that holds the join token");
     declare_machine(app, arguments);
     app.add_option("--budget-mb", arguments.budget_mb,
@@ -316,6 +319,13 @@ int serve(const Arguments& arguments) {
         .token = *token,
         .device = arguments.device,
         .software_gpu = arguments.backend == WorkerBackend::gpu || !arguments.device.empty()};
+    if (!arguments.cache.empty())
+        options.known_hubs = std::filesystem::path(arguments.cache) / "known-hubs";
+    if (!arguments.hub_key.empty()) {
+        const auto key = parse_public_key(arguments.hub_key);
+        if (!key.ok()) return complain(wrong_arguments, text("--hub-key: ", key.error().message));
+        options.hub_key = *key;
+    }
     options.shows_nickname = arguments.show_nickname;
     options.stay_awake = arguments.gpu_awake == "auto";
     if (spins(arguments)) options.spin_max = std::chrono::milliseconds(1);

@@ -13,22 +13,47 @@
 #include "web-worker/gpu/vulkan/vulkan_device.h"
 #include "web-worker/native/asio.h"
 #include "web-worker/native/blob_fetcher.h"
+#include "web-worker/native/known_hub.h"
 #include "web-worker/native/shared_device.h"
 #include "web-worker/native/websocket_client.h"
 
 namespace moex::native {
 namespace {
 
+constexpr std::uint16_t closed_abnormally = 1006;
 constexpr auto leave_max = std::chrono::seconds(12);
 constexpr auto leave_check = std::chrono::milliseconds(10);
 
+// Checks the hub on a thread of its own, and calls back on the event loop.
+class HubChecks {
+  public:
+    HubChecks(asio::io_context& io, const NativeOptions& options)
+        : io_(io),
+          known_(options.hub, options.known_hubs, options.hub_key) {}
+    ~HubChecks() {
+        known_.stop();
+        thread_.join();
+    }
+    void start(std::function<void(Result<SignedHub>)> done) {
+        asio::post(thread_, [this, done = std::move(done)] {
+            asio::post(io_, [done, found = known_.check()] { done(found); });
+        });
+    }
+
+  private:
+    asio::io_context& io_;
+    KnownHub known_;
+    asio::thread_pool thread_{1};
+};
+
 class NativePlatform : public Platform {
   public:
-    NativePlatform(asio::io_context& io, SharedDevice& devices, const NativeOptions& options,
-                   const std::filesystem::path& cache,
+    NativePlatform(asio::io_context& io, SharedDevice& devices, HubChecks& checks,
+                   const NativeOptions& options, const std::filesystem::path& cache,
                    std::function<void(const WorkerStatus&)> on_status)
         : io_(io),
           devices_(devices),
+          checks_(checks),
           options_(options),
           on_status_(std::move(on_status)),
           fetcher_(
@@ -47,6 +72,21 @@ class NativePlatform : public Platform {
 
     // ---- The following functions use the socket.
     void connect() override {
+        socket_.reset();  // events of an earlier connection are ignored
+        const std::uint64_t number = check_ = ++num_checks_;
+        checks_.start([this, number, life = life_.watch()](Result<SignedHub> hub) {
+            if (!life.alive() || core_ == nullptr || check_ != number) return;
+            check_ = 0;
+            if (hub.ok()) {
+                hub_ = *std::move(hub);
+                return open_socket();
+            }
+            if (hub.error().code == ErrorCode::unauthorized)
+                return core_->on_other_hub(hub.error().message);
+            core_->on_closed(closed_abnormally, hub.error().message);
+        });
+    }
+    void open_socket() {
         socket_ = make_websocket(io_, options_.hub, options_.token);
         // Ignore events of an earlier connection.
         const auto present = [this, mine = std::weak_ptr<WebSocketClient>(socket_)] {
@@ -79,18 +119,39 @@ class NativePlatform : public Platform {
         if (socket_) socket_->send(frame);
     }
     void close(std::uint16_t code, std::string_view reason) override {
-        if (socket_) socket_->close(code, std::string(reason));
+        if (socket_) return socket_->close(code, std::string(reason));
+        if (std::exchange(check_, 0) == 0) return;
+        post([this, code, reason = std::string(reason), life = life_.watch()] {
+            if (life.alive() && core_ != nullptr) core_->on_closed(code, reason);
+        });
     }
-    bool connected() const { return socket_ != nullptr; }
+    bool connected() const { return socket_ != nullptr || check_ != 0; }
 
     // ---- The following functions provide blobs.
     void fetch_blob(const Sha256& hash, std::uint64_t size_bytes, bool urgent,
                     std::function<void(std::uint64_t, bool)> progress,
                     std::function<void(Result<Bytes>)> done) override {
+        if (hub_.is_signed && !hub_.blobs.contains(hash))
+            return post([this, done = std::move(done), hash, cancelled = num_cancelled_,
+                         life = life_.watch()] {
+                if (life.alive() && cancelled == num_cancelled_)
+                    done(Error{ErrorCode::hash_mismatch,
+                               text("blob ", to_hex(hash).substr(0, 12),
+                                    " is not in the manifest that the hub signed")});
+            });
         fetcher_.fetch(hash, size_bytes, urgent, std::move(progress), std::move(done));
     }
-    void cancel_fetches() override { fetcher_.cancel(); }
-    void serves_model(std::string_view model) override { fetcher_.serves_model(model); }
+    void cancel_fetches() override {
+        ++num_cancelled_;
+        fetcher_.cancel();
+    }
+    // A hub that names another package than the signed one has just changed it, or is not the hub
+    // that signed: the worker connects again.
+    void serves_model(std::string_view model) override {
+        if (hub_.is_signed && model != hub_.package_sha256)
+            return close(1001, "the hub's model is not the one that it signed");
+        fetcher_.serves_model(model);
+    }
     HeldBlob find_blob(const Sha256& hash) override { return fetcher_.find(hash); }
 
     // ---- The following functions provide time and timers.
@@ -154,6 +215,11 @@ class NativePlatform : public Platform {
 
     asio::io_context& io_;
     SharedDevice& devices_;
+    HubChecks& checks_;
+    std::uint64_t num_checks_ = 0;
+    std::uint64_t check_ = 0;          // number of the check that runs; 0: none
+    std::uint64_t num_cancelled_ = 0;  // calls of cancel_fetches()
+    SignedHub hub_;                    // of the newest connection
     const NativeOptions& options_;
     std::function<void(const WorkerStatus&)> on_status_;
     WorkerCore* core_ = nullptr;
@@ -173,9 +239,10 @@ class NativePlatform : public Platform {
 
 // The parts of one worker of this process.
 struct Running {
-    Running(asio::io_context& io, SharedDevice& devices, const NativeOptions& options,
-            NativeWorker worker, std::function<void(const WorkerStatus&)> on_status)
-        : platform(io, devices, options, worker.cache, std::move(on_status)),
+    Running(asio::io_context& io, SharedDevice& devices, HubChecks& checks,
+            const NativeOptions& options, NativeWorker worker,
+            std::function<void(const WorkerStatus&)> on_status)
+        : platform(io, devices, checks, options, worker.cache, std::move(on_status)),
           core(std::make_unique<WorkerCore>(platform, std::move(worker.options))) {
         platform.set_core(core.get());
     }
@@ -284,12 +351,14 @@ int run_native_workers(const NativeOptions& options, std::vector<NativeWorker> w
     asio::io_context io;
     auto keep_running = asio::make_work_guard(io);
     SharedDevice devices([&] { return open_device(io, options); });
+    HubChecks checks(io, options);
     int exit_code = 0;
     bool is_over = false;
     AllRunning running;
     for (std::size_t i = 0; i < workers.size(); ++i)
         running.push_back(std::make_unique<Running>(
-            io, devices, options, std::move(workers[i]), [&, i](const WorkerStatus& status) {
+            io, devices, checks, options, std::move(workers[i]),
+            [&, i](const WorkerStatus& status) {
                 on_status(i, status);
                 // The workers are being constructed or destroyed.
                 if (i >= running.size() || is_over) return;

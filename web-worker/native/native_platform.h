@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -33,6 +34,8 @@ struct NativeOptions {
     // The contributor to whom a hub attributes this worker's work; null: no contributor.
     std::shared_ptr<const IdentityFile> identity;
     bool shows_nickname = false;  // show the contributor's nickname to other workers of that hub
+    std::filesystem::path known_hubs;  // file of the pinned keys of hubs; empty: for this run only
+    std::optional<PublicKey> hub_key;  // the key that the hub must have, whatever is pinned
     // Called at SIGUSR1, by which the operator asks for the present figures of all workers.
     std::function<void(std::span<const WorkerStatus>)> on_asked;
 };

@@ -130,8 +130,9 @@ class Platform {
   public:
     virtual ~Platform() = default;
 
-    // Controls the socket. After connect(), exactly one of WorkerCore's on_open() and on_closed()
-    // is called. There is one connection at a time.
+    // Controls the socket. connect() first checks that the hub is the known one. After connect(),
+    // exactly one of WorkerCore's on_open(), on_closed() and on_other_hub() is called. There is one
+    // connection at a time.
     virtual void connect() = 0;
     virtual void send(ByteView frame) = 0;  // `frame` is copied before send() returns
     virtual void close(std::uint16_t code, std::string_view reason) = 0;

@@ -13,6 +13,7 @@
 #include "hub/commands/output.h"
 #include "hub/commands/progress.h"
 #include "hub/commands/serve/kept_pages.h"
+#include "hub/commands/serve/known_publishers.h"
 #include "hub/commands/serve/open_files.h"
 #include "hub/commands/serve/qr.h"
 #include "hub/commands/serve/serve_options.h"
@@ -122,6 +123,7 @@ Status HubProgram::open() {
         MOEX_TRY(require_computers());
         MOEX_TRY(open_registry(std::move(lock)));
         MOEX_TRY(open_pages());
+        MOEX_TRY(open_signing_key());
         if (!settings_.logs.trace.empty()) {
             MOEX_ASSIGN(trace, Trace::open(settings_.logs.trace));
             trace_ = std::move(trace);
@@ -135,6 +137,7 @@ Status HubProgram::open() {
                  kv("wanted", server_options_.connections_max),
                  kv("wants_open_files", open_files_for(server_options_.connections_max)));
     options.hints_by = hints_by_;
+    options.signing_key = signing_key_;
     if (pages_)
         options.prompts_kept_hours = static_cast<std::uint32_t>(settings_.model.pages.keep /
                                                                 std::chrono::hours(1));
@@ -528,6 +531,15 @@ Status HubProgram::open_pages() {
                                         .registry = *registry_}));
     pages_ = std::move(pages);
     engine_options_.page_store = pages_.get();
+    return {};
+}
+
+// A hub whose key cannot be read does not start: workers that know the key would refuse it.
+Status HubProgram::open_signing_key() {
+    MOEX_TRY(check_publisher(*model_.package, state_directory_));
+    MOEX_ASSIGN(key, SigningKey::open(signing_key_file(state_directory_)));
+    log_info("hub: signs with its key", kv("fingerprint", fingerprint_of(key.public_key())));
+    signing_key_ = std::make_shared<const SigningKey>(std::move(key));
     return {};
 }
 

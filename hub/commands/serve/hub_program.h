@@ -76,6 +76,7 @@ class HubProgram {
     Status open_registry(StateLock lock);
     net::ServerOptions within_limits(net::ServerOptions options) const;
     Status open_pages();
+    Status open_signing_key();
     void join_rooms();
     // Called on SIGHUP, on the disk thread: reads keys again, and the settings that may change
     // while serving. If one cannot be read, nothing changes.
@@ -142,6 +143,7 @@ class HubProgram {
     std::unique_ptr<Registry> registry_;
     std::unique_ptr<DiskPages> pages_;  // used by the engine; null: no page is kept on disk
     MadeKeys made_keys_;
+    std::shared_ptr<const SigningKey> signing_key_;  // null: the hub signs nothing
     EngineOptions engine_options_;
     std::unique_ptr<Trace> trace_;  // outlives all members that record trace spans
     std::optional<net::Server> server_;

@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "hub/base/log.h"
+#include "hub/base/signing_key.h"
 #include "hub/net/routes/routes.h"
 
 namespace moex::net {

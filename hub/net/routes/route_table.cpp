@@ -66,6 +66,11 @@ constexpr Route route_table[] = {
     get("/api/package/*", &Routes::serve_package_file, Role::api)
         .says("One file of the package, by its SHA-256; ranges and ETag.")
         .with_rest("sha256"),
+    get("/api/signature", &Routes::serve_signature, open_to_all)
+        .says("The hub's key, and its signatures of the package's manifest and of the pages.",
+              "Signature"),
+    get("/api/manifest", &Routes::serve_manifest, open_to_all)
+        .says("The package's manifest.json, which has the hash of each of its files."),
     get("/openapi.json", &Routes::serve_openapi, open_to_all).says("This description."),
 
     get("/v1/models", &Routes::ask_api<&Api::models>, open_to_all)

@@ -2,6 +2,7 @@
 
 #include "hub/base/log.h"
 #include "hub/base/sha256.h"
+#include "hub/base/signing_key.h"
 #include "hub/net/health_watch.h"
 #include "hub/net/http/handshake.h"
 #include "hub/net/routes/blobs.h"
@@ -371,6 +372,43 @@ void Routes::serve_blob(HttpRequest request, Responder responder) const {
         return responder->respond(std::move(answer.head));
     responder->respond_bytes(std::move(answer.head),
                              ByteView(*layer).subspan(answer.offset, answer.size), layer);
+}
+
+// Sends the manifest, without which the hub's signature says little. The weights may be served by
+// another machine, but the manifest is the hub's.
+void Routes::serve_manifest(HttpRequest request, Responder responder) const {
+    const std::string& name = hub_.package->manifest_sha256();
+    const std::string etag = text('"', name, '"');
+    HttpResponse head;
+    head.content_type = "application/json";
+    head.headers = {{"ETag", etag}, {"Cache-Control", "no-cache"}};
+    if (const auto known = request.header("if-none-match"); known && etag_matches(*known, etag)) {
+        head.status = 304;
+        return responder->respond(std::move(head));
+    }
+    const ByteView manifest = hub_.package->file(parse_sha256(name).value()).value();
+    responder->respond_bytes(std::move(head), manifest, hub_.package);
+}
+
+// Signs at each request, because the pages of --static may change. A signature takes 50 us.
+void Routes::serve_signature(HttpRequest, Responder responder) const {
+    const std::shared_ptr<const SigningKey>& key = hub_.options.signing_key;
+    if (!key) return responder->refuse({404, "this hub signs nothing", "not_signed", ""});
+
+    const Sha256 manifest = parse_sha256(hub_.package->manifest_sha256()).value();
+    const std::string lines = hub_.assets.lines();
+    const auto signed_manifest = key->sign_manifest(manifest,
+                                                    hub_.package->file(manifest).value().size());
+    const auto pages = key->sign(pages_text(lines));
+    if (!signed_manifest.ok() || !pages.ok())
+        return responder->refuse({500, "the hub cannot sign", "internal", ""});
+
+    nlohmann::json answer = nlohmann::json::parse(signed_manifest_to_json(*signed_manifest));
+    answer["fingerprint"] = fingerprint_of(key->public_key());
+    answer["pages"] = {{"lines", lines}, {"signature", to_hex(*pages)}};
+    HttpResponse response = json_answer(answer);
+    response.set_header("Cache-Control", "no-store");
+    responder->respond(std::move(response));
 }
 
 // `bytes` are borrowed from the package. The request's path names these bytes by their hash.

@@ -64,6 +64,8 @@ class Routes {
     using Responder = std::shared_ptr<WireResponder>;
     void serve_asset(HttpRequest request, Responder responder) const;
     void serve_blob(HttpRequest request, Responder responder) const;
+    void serve_manifest(HttpRequest request, Responder responder) const;
+    void serve_signature(HttpRequest request, Responder responder) const;
     void list_package(HttpRequest request, Responder responder) const;
     void serve_package_file(HttpRequest request, Responder responder) const;
     void serve_health(HttpRequest request, Responder responder) const;

@@ -17,7 +17,7 @@ async function keep() {
   const { port1, port2 } = new MessageChannel();
   return new Promise((resolve) => {
     port1.onmessage = ({ data }) => resolve(data);
-    active.postMessage("keep", [port2]);
+    active.postMessage({ keep: true, hub_key: recall("moex-hub-key", "") }, [port2]);
   });
 }
 

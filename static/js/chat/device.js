@@ -4,6 +4,7 @@
 //   | {phase: "fetching" | "warming", done_bytes, all_bytes} | {phase: "ready", adapter, software, context_tokens}
 //   | {phase: "failed", code, message}
 import { ApiError } from "../api.js";
+import { recall, remember } from "../storage.js";
 
 // The fields of a request that this device supports, with the same meaning as at the hub. A request with a form of
 // answers (tools, a schema, a grammar) is refused earlier.
@@ -51,7 +52,7 @@ export class ThisDevice {
       this.fail({ code: "unavailable", message: event.message || "its program did not load" });
     };
     this.set({ phase: "looking" });
-    this.worker.postMessage({ type: "look", key: this.apiKey() });
+    this.worker.postMessage({ type: "look", key: this.apiKey(), hub_key: recall("moex-hub-key", "") });
   }
 
   // Starts the download, after the user has agreed to it.
@@ -88,6 +89,7 @@ export class ThisDevice {
 
   hear(message) {
     if (message.looked) {
+      if (message.looked.hub_key) remember("moex-hub-key", message.looked.hub_key);
       this.set({ phase: "asking", ...message.looked });
       if (message.looked.missing_bytes === 0) this.load();
     } else if (message.fetched) this.set({ phase: "fetching", ...message.fetched });

@@ -68,6 +68,7 @@ function deviceTrouble(code, message) {
   if (code === "no_space") return say("device_no_space", why);
   if (code === "no_memory") return say("device_no_memory", why);
   if (code === "unauthorized") return say("key_wanted");
+  if (code === "other_hub") return say("device_other_hub", why);
   if (code === "device_lost") return say("device_lost", why);
   return say("device_failed", why);
 }

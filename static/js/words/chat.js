@@ -177,6 +177,7 @@ export const table = {
     device_no_space: (why) => `The model does not fit this device: ${why}.`,
     device_no_memory: (why) => `The GPU has too little memory for the model: ${why}.`,
     device_too_small: (size) => `That is more than this device's memory, about ${size}: it will hardly fit.`,
+    device_other_hub: (why) => `${why}. A new key can be accepted on the page "Lend a GPU".`,
     device_lost: (why) => `The GPU was lost: ${why}.`,
     device_failed: (why) => `This device cannot answer: ${why}.`,
 
@@ -453,6 +454,7 @@ export const table = {
     device_no_space: (why) => `Das Modell passt nicht auf dieses Gerät: ${why}.`,
     device_no_memory: (why) => `Die GPU hat zu wenig Speicher für das Modell: ${why}.`,
     device_too_small: (size) => `Das ist mehr, als dieses Gerät an Speicher hat, etwa ${size}: es wird kaum passen.`,
+    device_other_hub: (why) => `${why}. Ein neuer Schlüssel lässt sich auf der Seite „GPU leihen“ annehmen.`,
     device_lost: (why) => `Die GPU ging verloren: ${why}.`,
     device_failed: (why) => `Dieses Gerät kann nicht antworten: ${why}.`,
 

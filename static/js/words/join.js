@@ -41,6 +41,8 @@ export const table = {
     gpu_lost_detail: "The browser took the GPU away. This page starts again by itself.",
     refused: "refused",
     refused_detail: "The hub refused this tab.",
+    accept_key: "Accept the new key",
+    hub_key: "Key of the hub",
     failed: "cannot serve",
     failed_detail: "This browser or GPU cannot serve.",
     stopped: "stopped",
@@ -249,6 +251,8 @@ export const table = {
     gpu_lost_detail: "Der Browser hat die GPU entzogen. Diese Seite beginnt von selbst neu.",
     refused: "abgelehnt",
     refused_detail: "Der Hub hat diesen Tab abgelehnt.",
+    accept_key: "Neuen Schlüssel annehmen",
+    hub_key: "Schlüssel des Hubs",
     failed: "geht nicht",
     failed_detail: "Mit diesem Browser oder dieser GPU geht es nicht.",
     stopped: "beendet",
@@ -451,6 +455,14 @@ const details = {
     [/^The hub refused this worker(?:: (.*?))?\.( Ask the (?:host|operator) for a fresh join link\.)?$/s,
       (why, fresh) => `Der Hub hat diesen Tab abgelehnt${why ? `: ${why}` : ""}.`
         + `${fresh ? " Bitte den Gastgeber um einen neuen Link." : ""}`],
+    [/^This hub has the key (.*); this browser knows (.*)\. It is another hub, .*$/s,
+      (key, known) => `Dieser Hub hat den Schlüssel ${key}; dieser Browser kennt ${known}. Es ist ein anderer Hub, `
+        + "oder sein Betreiber hat einen neuen Schlüssel gemacht: frag nach und vergleiche."],
+    [/^This hub signs nothing; this browser knows its key (.*)\.$/s,
+      (known) => `Dieser Hub unterschreibt nichts; dieser Browser kennt seinen Schlüssel ${known}.`],
+    [/^The hub's signature does not fit its key\.$/,
+      () => "Die Unterschrift des Hubs passt nicht zu seinem Schlüssel."],
+    [/^The hub's signature cannot be read\.$/, () => "Die Unterschrift des Hubs ist nicht zu lesen."],
     [/^The hub reports (.*)$/s, (what) => `Der Hub meldet ${what}`],
     [/^The GPU was lost \((.*)\)\. Starting again(?:, try (\d+) of (\d+))?\.$/s,
       (why, attempt, of) => `Die GPU ging verloren (${why}). Neuer `

@@ -30,6 +30,8 @@ TestHub::TestHub(TestHubOptions options) {
     threads_ = std::make_unique<ThreadPool>(2);
     options.server.listen_port = 0;
     options.server.handle_signals = false;
+    options.server.signing_key = std::make_shared<const SigningKey>(
+        must(SigningKey::open(state_ / "signing-key")));
     server_ = std::make_unique<Server>(options.server, package_, *registry_);
 
     const ModelConfig& config = package_->config();

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "hub/base/signing_key.h"
 #include "hub/registry/database.h"
 #include "hub/registry/nonces.h"
 #include "hub/registry/registry.h"

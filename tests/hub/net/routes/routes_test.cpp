@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "hub/base/sha256.h"
+#include "hub/base/signing_key.h"
 #include "hub/net/routes/routes.h"
 #include "tests/hub/net/hub_fixture.h"
 #include "tests/hub/net/raw_client.h"
@@ -76,10 +77,10 @@ TEST(RoutesTest, AWalkOverTheTableShowsWhatIsOpenWithoutAKey) {
         const bool admin_only = route.path == "/metrics" || route.path == "/api/test";
         EXPECT_EQ(with_api == 403, admin_only) << with_api;
     }
-    EXPECT_EQ(open,
-              (std::vector<std::string>{"/", "/*", "/weights/*", "/health", "/v1/health",
-                                        "/api/info", "/openapi.json", "/v1/models", "/v1/models/*",
-                                        "/models", "/api/ps", "/api/tags", "/api/version"}));
+    EXPECT_EQ(open, (std::vector<std::string>{"/", "/*", "/weights/*", "/health", "/v1/health",
+                                              "/api/info", "/api/signature", "/api/manifest",
+                                              "/openapi.json", "/v1/models", "/v1/models/*",
+                                              "/models", "/api/ps", "/api/tags", "/api/version"}));
 }
 
 TEST(RoutesTest, PathOutsideTheTableIs404) {
@@ -396,6 +397,34 @@ TEST(RoutesTest, ThePackageComesFileByFile) {
         EXPECT_EQ(fetch(hub.port(), "GET", "/api/package/" + other).status, 404u);
     EXPECT_EQ(fetch(hub.port(), "GET", "/weights/" + hub_file).status, 404u);
     EXPECT_TRUE(nlohmann::json::parse(fetch(hub.port(), "GET", "/api/info").body)["gives_model"]);
+}
+
+TEST(RoutesTest, SignatureCoversManifestAndPages) {
+    TestHub hub;
+    const RawResponse manifest = fetch(hub.port(), "GET", "/api/manifest");
+    EXPECT_EQ(to_hex(sha256(as_byte_view(manifest.body))), hub.package().manifest_sha256());
+    EXPECT_EQ(fetch(hub.port(), "GET", "/api/manifest",
+                    "If-None-Match: " + manifest.headers.at("etag") + "\r\n")
+                  .status,
+              304u);
+
+    const RawResponse answer = fetch(hub.port(), "GET", "/api/signature");
+    const auto signature = parse_signed_manifest(answer.body, "answer");
+    ASSERT_TRUE(signature.ok()) << signature.error().message;
+    EXPECT_TRUE(check_signature(*signature, signature_fits).ok());
+    EXPECT_EQ(to_hex(signature->sha256), hub.package().manifest_sha256());
+    EXPECT_EQ(signature->size_bytes, manifest.body.size());
+
+    const nlohmann::json body = nlohmann::json::parse(answer.body);
+    const std::string lines = body["pages"]["lines"];
+    const auto of_pages = parse_signature(body["pages"]["signature"].get<std::string>());
+    ASSERT_TRUE(of_pages.ok());
+    EXPECT_TRUE(signature_fits(signature->key, *of_pages, pages_text(lines)));
+    for (const std::string path : {"/index.html", "/js/join.js", "/service_worker.js"}) {
+        const RawResponse page = fetch(hub.port(), "GET", path);
+        const std::string line = path + " " + to_hex(sha256(as_byte_view(page.body))) + "\n";
+        EXPECT_NE(lines.find(line), std::string::npos) << path;
+    }
 }
 
 TEST(RoutesTest, AHubMayKeepItsModelToItself) {
