@@ -41,13 +41,15 @@ void EngineState::ask_store(Generation& generation) {
          .tokens = tokens.first(tokens.size() - 1),
          .first_page = kv.num_published(),
          .bytes_max = bytes_between_steps(others_decode, cost.expected({.decode_rows = 1})),
-         .done = [this](FetchedPages pages) {
-             {
-                 const std::lock_guard lock(mutex);
-                 fetched.push_back(std::move(pages));
-             }
-             wake.notify_all();
-         }});
+         .done =
+             [this](FetchedPages pages) {
+                 {
+                     const std::lock_guard lock(mutex);
+                     fetched.push_back(std::move(pages));
+                 }
+                 wake.notify_all();
+             },
+         .memory = &generation.text_memory});
 }
 
 // Puts pages of the store into the cache and publishes them, then asks for the pages after them.
@@ -92,6 +94,7 @@ void EngineState::store_pages(Generation& generation) const {
              .tokens = std::span<const TokenId>(generation.tokens)
                            .first(std::size_t{index + 1} * options.page_tokens),
              .workers = generation.page_workers[index],
+             .memory = &generation.text_memory,
              .read = [&](std::span<std::byte> rows) { return kv.read_page(index, rows); }});
         if (!is_taken) return;
     }

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -18,12 +19,21 @@
 
 namespace moex {
 
+// What a store remembers of one text between its calls, e.g. the state of a hash, so that a call
+// for a later page does not begin at the first token. The caller owns it and passes it with each
+// call for the same text, to which tokens are only added.
+class TextMemory {
+  public:
+    virtual ~TextMemory() = default;
+};
+
 // A full page of a sequence. `tokens` are all tokens of the text up to the end of the page, a
 // multiple of the page's size.
 struct FullPage {
     std::string_view client;
     std::span<const TokenId> tokens;
-    std::span<const std::uint64_t> workers;  // workers that computed experts for this page
+    std::span<const std::uint64_t> workers;         // workers that computed experts for this page
+    std::unique_ptr<TextMemory>* memory = nullptr;  // null: the store begins at the first token
     // Copies the rows out of the cache, in the layout of protocol/kv_page.h.
     std::function<Status(std::span<std::byte> rows)> read;
 };
@@ -48,6 +58,7 @@ struct PageWish {
     std::uint32_t first_page = 0;
     std::uint64_t bytes_max = 0;
     std::function<void(FetchedPages)> done;
+    std::unique_ptr<TextMemory>* memory = nullptr;  // used before fetch() returns
 };
 
 // `pages` and `bytes` are gauges, the others are totals since the start.

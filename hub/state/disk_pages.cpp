@@ -27,16 +27,21 @@ class TextHash {
         MOEX_CHECK(context_ && EVP_DigestInit_ex(context_.get(), EVP_sha256(), nullptr) == 1,
                    "SHA-256 failed");
     }
+    TextHash(const TextHash& other) : TextHash() { *this = other; }
+    TextHash& operator=(const TextHash& other) {
+        MOEX_CHECK(EVP_MD_CTX_copy_ex(context_.get(), other.context_.get()) == 1, "SHA-256 failed");
+        return *this;
+    }
+    ~TextHash() = default;
     void add(std::span<const TokenId> tokens) {
         MOEX_CHECK(EVP_DigestUpdate(context_.get(), tokens.data(), tokens.size_bytes()) == 1,
                    "SHA-256 failed");
     }
     Sha256 value() const {
-        Context copy(EVP_MD_CTX_new(), &EVP_MD_CTX_free);
+        const TextHash copy = *this;
         Sha256 hash{};
-        MOEX_CHECK(copy && EVP_MD_CTX_copy_ex(copy.get(), context_.get()) == 1 &&
-                       EVP_DigestFinal_ex(copy.get(), reinterpret_cast<unsigned char*>(hash.data()),
-                                          nullptr) == 1,
+        MOEX_CHECK(EVP_DigestFinal_ex(copy.context_.get(),
+                                      reinterpret_cast<unsigned char*>(hash.data()), nullptr) == 1,
                    "SHA-256 failed");
         return hash;
     }
@@ -148,33 +153,63 @@ PageName DiskPages::name_of(const std::string& folder, const Sha256& text_hash) 
     return cipher_.name("page", named);
 }
 
-// Returns the places of the full pages of a text, from page `first_page` on.
-std::vector<DiskPages::Place> DiskPages::places_of(std::string_view client,
-                                                   std::span<const TokenId> tokens,
-                                                   std::uint32_t first_page) const {
-    const std::size_t page_tokens = options_.source.page_tokens, begin = first_page * page_tokens;
-    const std::string folder = folder_of(client);
-    TextHash hash;
-    hash.add(tokens.first(begin));
-    Sha256 before = hash.value();
-    PageName parent = begin == 0 ? PageName{} : name_of(folder, before);
-
-    std::vector<Place> places;
-    for (std::size_t first = begin; first + page_tokens <= tokens.size(); first += page_tokens) {
-        const auto ids = tokens.subspan(first, page_tokens);
-        hash.add(ids);
-        const Sha256 after = hash.value();
-        places.push_back({.name = name_of(folder, after),
-                          .parent = parent,
-                          .folder = folder,
-                          .first_position = static_cast<std::uint32_t>(first),
-                          .before = before,
-                          .tokens = {ids.begin(), ids.end()}});
-        parent = places.back().name;
-        before = after;
+// Goes through the places of the full pages of a text, from page `first_page` on. The names follow
+// from a hash of all tokens before, which continues where the text's memory ends: a whole text
+// costs one pass over its tokens, however many calls store or fetch its pages.
+class DiskPages::PlaceWalk {
+  public:
+    PlaceWalk(const DiskPages& pages, std::string_view client, std::span<const TokenId> tokens,
+              std::uint32_t first_page, std::unique_ptr<TextMemory>* memory)
+        : pages_(pages),
+          tokens_(tokens),
+          page_tokens_(pages.options_.source.page_tokens),
+          folder_(pages.folder_of(client)),
+          memory_(memory) {
+        const std::size_t begin = std::size_t{first_page} * page_tokens_;
+        const auto* known = memory_ ? dynamic_cast<const HashedText*>(memory_->get()) : nullptr;
+        if (known && known->num_tokens <= begin) at_ = *known;
+        at_.hash.add(tokens_.subspan(at_.num_tokens, begin - at_.num_tokens));
+        at_.num_tokens = begin;
+        before_ = at_.hash.value();
+        if (begin > 0) parent_ = pages_.name_of(folder_, before_);
     }
-    return places;
-}
+
+    bool has_next() const { return at_.num_tokens + page_tokens_ <= tokens_.size(); }
+    Place next() {
+        const auto ids = tokens_.subspan(at_.num_tokens, page_tokens_);
+        at_.hash.add(ids);
+        const Sha256 after = at_.hash.value();
+        Place place{.name = pages_.name_of(folder_, after),
+                    .parent = parent_,
+                    .folder = folder_,
+                    .first_position = static_cast<std::uint32_t>(at_.num_tokens),
+                    .before = before_,
+                    .tokens = {ids.begin(), ids.end()}};
+        at_.num_tokens += page_tokens_;
+        parent_ = place.name;
+        before_ = after;
+        return place;
+    }
+    // Makes later walks of this text begin behind the last page at most.
+    void remember() const {
+        if (memory_) *memory_ = std::make_unique<HashedText>(at_);
+    }
+
+  private:
+    struct HashedText : TextMemory {
+        TextHash hash;
+        std::size_t num_tokens = 0;  // of which `hash` is the hash
+    };
+
+    const DiskPages& pages_;
+    const std::span<const TokenId> tokens_;
+    const std::size_t page_tokens_;
+    const std::string folder_;
+    std::unique_ptr<TextMemory>* const memory_;
+    HashedText at_;
+    Sha256 before_{};
+    PageName parent_{};
+};
 
 bool DiskPages::keep(const FullPage& page) {
     {
@@ -183,7 +218,9 @@ bool DiskPages::keep(const FullPage& page) {
     }
     const auto last = static_cast<std::uint32_t>(page.tokens.size() / options_.source.page_tokens -
                                                  1);
-    Place place = places_of(page.client, page.tokens, last).back();
+    PlaceWalk walk(*this, page.client, page.tokens, last, page.memory);
+    walk.remember();  // the page before: this page may be offered again
+    Place place = walk.next();
     {
         const std::lock_guard lock(mutex_);
         if (is_off_ || std::chrono::steady_clock::now() < paused_until_) return true;
@@ -217,15 +254,18 @@ bool DiskPages::keep(const FullPage& page) {
 }
 
 std::uint64_t DiskPages::fetch(PageWish wish) {
-    std::vector<Place> places = places_of(wish.client, wish.tokens, wish.first_page);
+    PlaceWalk walk(*this, wish.client, wish.tokens, wish.first_page, wish.memory);
+    walk.remember();
     Read job{.done = std::move(wish.done)};
     std::uint64_t id = 0, bytes = 0;
     {
         const std::lock_guard lock(mutex_);
-        for (Place& place : places) {
+        while (walk.has_next()) {
+            Place place = walk.next();
             if (!is_stored(place, bytes)) break;
             if (!job.pages.empty() && bytes > wish.bytes_max) break;
             job.pages.push_back(std::move(place));
+            walk.remember();
         }
         if (job.pages.empty() || stopping_ || is_off_) return 0;
         id = job.id = ++last_fetch_;

@@ -86,6 +86,7 @@ class DiskPages : public KvPageStore {
         std::function<void(FetchedPages)> done;
     };
     using Files = std::vector<std::string>;
+    class PlaceWalk;
 
     explicit DiskPages(DiskPagesOptions options);
     Status prepare_folder();
@@ -94,8 +95,6 @@ class DiskPages : public KvPageStore {
     std::int64_t now_s() const;
     std::string folder_of(std::string_view client) const;
     PageName name_of(const std::string& folder, const Sha256& text_hash) const;
-    std::vector<Place> places_of(std::string_view client, std::span<const TokenId> tokens,
-                                 std::uint32_t first_page) const;
     void run();
     void write(Write job);
     Status write_file(const std::string& file, ByteView bytes) const;

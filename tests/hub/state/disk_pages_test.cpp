@@ -57,12 +57,14 @@ class DiskPagesTest : public testing::Test {
     }
     // Keeps all pages of a text and waits until they are on disk.
     void keep(const std::string& client, const std::vector<TokenId>& tokens,
-              std::vector<std::uint64_t> workers = {}) {
+              std::vector<std::uint64_t> workers = {},
+              std::unique_ptr<TextMemory>* memory = nullptr) {
         for (std::size_t end = page_tokens; end <= tokens.size(); end += page_tokens) {
             const auto text = std::span(tokens).first(end);
             ASSERT_TRUE(pages_->keep({.client = client,
                                       .tokens = text,
                                       .workers = workers,
+                                      .memory = memory,
                                       .read = [&](std::span<std::byte> rows) {
                                           const Bytes wanted = rows_of(text);
                                           std::copy(wanted.begin(), wanted.end(), rows.begin());
@@ -73,14 +75,15 @@ class DiskPagesTest : public testing::Test {
     }
     // Fetches the pages of a text, checks their rows, and returns their number.
     std::size_t fetch(const std::string& client, const std::vector<TokenId>& tokens,
-                      std::uint32_t first_page = 0) {
+                      std::uint32_t first_page = 0, std::unique_ptr<TextMemory>* memory = nullptr) {
         std::promise<FetchedPages> promise;
         const auto id = pages_->fetch(
             {.client = client,
              .tokens = tokens,
              .first_page = first_page,
              .bytes_max = 1 << 20,
-             .done = [&](FetchedPages fetched) { promise.set_value(std::move(fetched)); }});
+             .done = [&](FetchedPages fetched) { promise.set_value(std::move(fetched)); },
+             .memory = memory});
         if (id == 0) return 0;
         const FetchedPages fetched = promise.get_future().get();
         EXPECT_EQ(fetched.id, id);
@@ -127,6 +130,29 @@ TEST_F(DiskPagesTest, PagesOfATextReturnAfterARestart) {
     other[5] = 1;
     EXPECT_EQ(fetch("ada", other), 1u);
     EXPECT_EQ(pages_->counters().pages_read, 7u);
+    EXPECT_EQ(pages_->counters().pages_refused, 0u);
+}
+
+// The names of a text's pages are the same whether the hash begins at the first token or goes on
+// where an earlier call ended.
+TEST_F(DiskPagesTest, MemoryOfATextChangesNoName) {
+    const auto text = text_of(100, 40), other = text_of(200, 40);
+    std::unique_ptr<TextMemory> memory, memory_of_other;
+    keep("ada", text, {}, &memory);
+    ASSERT_NE(memory, nullptr);
+    keep("ada", other);
+    const auto named = files();
+    EXPECT_EQ(named.size(), 20u);
+    EXPECT_EQ(fetch("ada", text), 10u);
+
+    // Forwards, backwards, and beyond the end of what is stored.
+    for (const std::uint32_t first_page : {0u, 3u, 9u, 4u, 10u, 1u}) {
+        EXPECT_EQ(fetch("ada", text, first_page, &memory), 10u - first_page);
+        EXPECT_EQ(fetch("ada", other, first_page, &memory_of_other), 10u - first_page);
+    }
+    keep("ada", text, {}, &memory);
+    keep("ada", other, {}, &memory_of_other);
+    EXPECT_EQ(files(), named);
     EXPECT_EQ(pages_->counters().pages_refused, 0u);
 }
 
