@@ -15,6 +15,7 @@
 #include "hub/commands/command.h"
 #include "hub/commands/self_signed.h"
 #include "hub/commands/state_folder.h"
+#include "hub/net/access/access.h"
 
 namespace moex {
 namespace {
@@ -72,7 +73,7 @@ std::vector<std::string> names_of(const Settings& settings) {
     char host_name[256] = {};
     if (gethostname(host_name, sizeof host_name - 1) == 0 && host_name[0]) add(host_name);
     for (const std::string& address : outward_addresses()) add(address);
-    for (const std::string& name : settings.list("host")) add(name);
+    for (const std::string& name : settings.list("host")) add(net::host_of_address(name));
     return names;
 }
 

@@ -97,7 +97,7 @@ struct Server::State {
     // Returns the name of this hub for other machines: a name that the operator configured, the IP
     // address if the certificate contains it, or a name of the certificate.
     std::string outward_name(const std::vector<std::string>& certified) {
-        if (!hub.options.hosts.empty()) return hub.options.hosts[0];
+        if (!hub.options.hosts.empty()) return host_of_address(hub.options.hosts[0]);
         std::string address = outward_address(hub.io, hub.options.listen_address == "::");
         if (certified.empty() ||
             std::find(certified.begin(), certified.end(), address) != certified.end())
@@ -113,6 +113,7 @@ struct Server::State {
         if (!hub.options.trusted_proxies.empty() && !hub.options.hosts.empty()) {
             // use the scheme of the trusted proxy: pages that use WebGPU need TLS
             hub.base_url = "https://" + hub.options.hosts[0];
+            while (hub.base_url.ends_with('/')) hub.base_url.pop_back();
             return;
         }
         std::string name = hub.options.listen_address;

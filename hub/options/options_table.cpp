@@ -45,7 +45,8 @@ const Setting address_settings[] = {
     {"host", list, serve | command_cert, short_help, "NAME", "",
      "further name of this hub; repeatable\n"
      "the Host header may carry it, and `cert` puts it into the certificate; the names of the "
-     "hub's certificate are allowed too"},
+     "hub's certificate are allowed too; behind a proxy, the first is the address in the links "
+     "and may have a port and a path: hub.example:8443/moex"},
     {"cors-origin", list, serve, short_help, "ORIGIN", "",
      "web origin that may call the API; repeatable", 0, 0, "", check_origin},
     {"trusted-proxy", list, serve, short_help, "ADDRESS", "",

@@ -165,7 +165,8 @@ Status BlobFetcher::download(const Job& job, HttpClient& client, Bytes& bytes,
         have += piece.size();
         return wanted(job);
     };
-    const Status line = client.get(text("/weights/", to_hex(job.hash)), have, reader);
+    const Status line = client.get(text(hub_.url.path, "/weights/", to_hex(job.hash)), have,
+                                   reader);
     return status.ok() ? line : status;
 }
 

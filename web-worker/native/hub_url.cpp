@@ -22,7 +22,14 @@ Result<HubUrl> parse_hub_url(std::string_view url) {
     if (const std::size_t token = rest.find("token="); token != std::string_view::npos)
         parsed.token = rest.substr(token + 6, rest.find('&', token) - token - 6);
 
-    rest = rest.substr(0, rest.find_first_of("/?#"));
+    rest = rest.substr(0, rest.find_first_of("?#"));
+    if (rest.ends_with("/join.html")) rest.remove_suffix(std::string_view("/join.html").size());
+    while (rest.ends_with('/')) rest.remove_suffix(1);
+    if (const std::size_t slash = rest.find('/'); slash != std::string_view::npos) {
+        parsed.path = rest.substr(slash);
+        rest = rest.substr(0, slash);
+    }
+
     if (!rest.empty() && rest.front() == '[') {
         const std::size_t end = rest.find(']');
         if (end == std::string_view::npos) return bad;

@@ -1,5 +1,5 @@
 // The parts of a hub's URL: ws://host:port, wss://..., or a join link
-// http://host:port/join.html#token=...
+// http://host:port/join.html#token=... A proxy may serve the hub below a path: wss://host/moex.
 #pragma once
 
 #include <string>
@@ -13,6 +13,7 @@ struct HubUrl {
     bool tls = false;
     std::string host;  // without brackets
     std::string port;
+    std::string path;   // the path below which the hub is served: "", or "/moex"
     std::string token;  // the token in a join link's fragment; may be empty
     std::string authority() const {
         return text(host.find(':') == std::string::npos ? host : text('[', host, ']'), ':', port);

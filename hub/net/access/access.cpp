@@ -45,6 +45,18 @@ bool is_loopback_address(std::string_view address) {
     return parsed.is_loopback();
 }
 
+std::string host_of_address(std::string_view address) {
+    std::string_view host = address.substr(0, address.find('/'));
+    if (host.starts_with('['))
+        host = host.substr(1, std::min(host.find(']'), host.size()) - 1);
+    else if (std::count(host.begin(), host.end(), ':') == 1)
+        host = host.substr(0, host.find(':'));
+
+    std::string name = lower(host);
+    drop_root_dot(name);
+    return name;
+}
+
 std::optional<Authority> parse_authority(std::string_view raw) {
     if (raw.empty() || raw.size() > 300) return std::nullopt;
 
@@ -85,10 +97,7 @@ std::optional<Authority> parse_authority(std::string_view raw) {
 }
 
 AccessPolicy::AccessPolicy(AccessOptions options) : options_(std::move(options)) {
-    for (std::string& host : options_.hosts) {
-        host = lower(host);
-        drop_root_dot(host);
-    }
+    for (std::string& host : options_.hosts) host = host_of_address(host);
     for (std::string& origin : options_.cors_origins) origin = lower(origin);
 }
 

@@ -15,8 +15,8 @@ namespace moex::net {
 
 struct AccessOptions {
     std::string listen_address;  // IP address of the listener: "127.0.0.1", "0.0.0.0", "::1", ...
-    // Further names that the Host header may carry; "*.example.org" matches names with exactly one
-    // label before ".example.org".
+    // Further names that the Host header may carry, as --host has them: a port and a path are
+    // ignored. "*.example.org" matches names with exactly one label before ".example.org".
     std::vector<std::string> hosts;
     // Origins that may call the API, exact, e.g. "https://app.example".
     std::vector<std::string> cors_origins;
@@ -32,6 +32,10 @@ struct Authority {
 std::optional<Authority> parse_authority(std::string_view text);
 
 bool is_loopback_address(std::string_view address);
+
+// Returns the host of an address NAME[:PORT][/PATH], lower case and without a dot at its end:
+// "Hub.example:8443/moex" -> "hub.example".
+std::string host_of_address(std::string_view address);
 
 class AccessPolicy {
   public:

@@ -48,6 +48,19 @@ TEST(AccessTest, HostWithATrailingDotIsThatHost) {
     EXPECT_EQ(policy.judge_origin(request), AccessPolicy::Origin::same);
 }
 
+TEST(AccessTest, PortAndPathOfAHostAreIgnored) {
+    EXPECT_EQ(host_of_address("Hub.example:8443/moex/"), "hub.example");
+    EXPECT_EQ(host_of_address("hub.example./moex"), "hub.example");
+    EXPECT_EQ(host_of_address("[2001:db8::1]:8443"), "2001:db8::1");
+    EXPECT_EQ(host_of_address("2001:db8::1"), "2001:db8::1");
+
+    const AccessPolicy policy({"127.0.0.1", {"hub.example:8443/moex", "*.example.org/m"}, {}});
+    for (const char* good : {"hub.example", "hub.example:8443", "a.example.org"})
+        EXPECT_TRUE(policy.host_allowed(good)) << good;
+    for (const char* bad : {"moex", "example", "hub.example.moex"})
+        EXPECT_FALSE(policy.host_allowed(bad)) << bad;
+}
+
 TEST(AccessTest, AWildcardHubAnswersToAddressesButNotToNames) {
     const AccessPolicy policy({"0.0.0.0", {}, {}});
     EXPECT_TRUE(policy.host_allowed("192.168.1.5:8080"));
