@@ -4,9 +4,13 @@
 // files that its scripts name are handled here; requests for the API and for other pages are not touched.
 // Messages in, with a port for the answer, true or false: {keep: true, hub_key}. A set of files replaces the stored set
 // only if the hub's key that this browser knows has signed it.
-const kept_as = "moex-page-";
-const kept_folders = ["/js/", "/css/", "/wasm/", "/vendor/"];
-const isOfPage = (path) => path === "/" || path === "/favicon.svg" || kept_folders.some((one) => path.startsWith(one));
+// Every path here begins with `root`, the folder of this file: "/", or "/moex/" where a proxy serves the hub below
+// /moex/. Other programs may serve the other paths of the origin, so their caches are left alone.
+const root = new URL("./", self.location.href).pathname;
+const kept_as = `moex-page-${root}-`;
+const kept_folders = ["js/", "css/", "wasm/", "vendor/"].map((folder) => root + folder);
+const isOfPage = (path) => (
+  path === root || path === `${root}favicon.svg` || kept_folders.some((one) => path.startsWith(one)));
 
 const toHex = (bytes) => Array.from(new Uint8Array(bytes), (byte) => byte.toString(16).padStart(2, "0")).join("");
 const fromHex = (hex) => Uint8Array.from(hex.match(/../g) ?? [], (digits) => parseInt(digits, 16));
@@ -21,7 +25,7 @@ self.addEventListener("install", () => self.skipWaiting());
 async function keptSets() {
   const names = (await caches.keys()).filter((name) => name.startsWith(kept_as));
   const sets = await Promise.all(names.map(async (name) => ({ name, cache: await caches.open(name) })));
-  const whole = await Promise.all(sets.map(({ cache }) => cache.match("/", { ignoreVary: true })));
+  const whole = await Promise.all(sets.map(({ cache }) => cache.match(root, { ignoreVary: true })));
   return sets.filter((_, i) => whole[i]);
 }
 
@@ -49,7 +53,7 @@ self.addEventListener("fetch", (event) => {
 // Returns the paths of the files that a document or a script of this site names: files that it loads at once, and files
 // that it may load later.
 function namesIn(path, text) {
-  const patterns = path === "/" ? [/<(?:script|link|img)\b[^>]*?(?:src|href)="(\/[^"]+)"/g] : [
+  const patterns = path === root ? [/<(?:script|link|img)\b[^>]*?(?:src|href)="([^"]+)"/g] : [
     /^(?:import|export)\s(?:[^;]*?\sfrom\s+)?"([./][^"]+)"/gm, /\b(?:import|Worker|URL)\("([./]?[\w/.-]+\.\w+)"/g];
   const names = patterns.flatMap((pattern) => [...text.matchAll(pattern)].map(([, name]) => name));
   return names.map((name) => new URL(name, self.location.origin + path).pathname).filter(isOfPage);
@@ -75,10 +79,10 @@ async function fetchPage() {
     files.set(path, null);
     const file = await fetchFile(path);
     files.set(path, file);
-    const is_ours = path === "/" || (path.endsWith(".js") && !path.startsWith("/vendor/"));
+    const is_ours = path === root || (path.endsWith(".js") && !path.startsWith(`${root}vendor/`));
     if (is_ours) await Promise.all(namesIn(path, new TextDecoder().decode(file.bytes)).map(add));
   };
-  await add("/");
+  await add(root);
   return [...files.values()].sort((a, b) => (a.path < b.path ? -1 : 1));
 }
 
@@ -91,13 +95,16 @@ async function requireSigned(files, key) {
   const text = new TextEncoder().encode(`MoEx pages 1\n${pages.lines}`);
   const is_signed = await crypto.subtle.verify({ name: "Ed25519" }, verifier, fromHex(pages.signature), text);
   const lines = new Set(pages.lines.split("\n"));
-  const isListed = ({ path, hash }) => lines.has(`${path === "/" ? "/index.html" : path} ${hash}`);
+  const nameOf = (path) => `/${path.slice(root.length) || "index.html"}`;
+  const isListed = ({ path, hash }) => lines.has(`${nameOf(path)} ${hash}`);
   if (!is_signed || !files.every(isListed)) throw new Error("the known key has not signed these files");
 }
 
 // True after a page has deleted all data (js/forget.js): a set that is being fetched must then be deleted as well.
 let is_forgotten = false;
-new BroadcastChannel("moex-forget").onmessage = () => { is_forgotten = true; };
+try {
+  new BroadcastChannel("moex-forget").onmessage = () => { is_forgotten = true; };
+} catch { /* a browser that forbids channels has no other tab that deletes data */ }
 
 // Stores the files as one set, named by their hashes, and deletes the previous set.
 async function keep(hub_key) {
@@ -109,7 +116,8 @@ async function keep(hub_key) {
   const before = await keptSets();
   if (!before.some((one) => one.name === name)) {
     const cache = await caches.open(name);
-    for (const { path, response } of files.slice().reverse()) await cache.put(path, response);  // "/" is written last
+    // The page itself, whose path is the shortest, is written last.
+    for (const { path, response } of files.slice().reverse()) await cache.put(path, response);
   }
   for (const other of await caches.keys()) {
     if (other.startsWith(kept_as) && (other !== name || is_forgotten)) await caches.delete(other);

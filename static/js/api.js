@@ -1,13 +1,19 @@
 // Calls the hub's HTTP API for the pages: JSON requests, and streamed chat completions.
 
+// The address of the hub, ending with a slash: https://hub.example/moex/ where a proxy serves it below /moex/. It is
+// found from the address of this file, so that no page names a path from the root of its origin.
+export const root = new URL("../", import.meta.url).href;
+// Returns the address of a file or route of the hub; `path` has no leading slash.
+export const at = (path) => root + path;
+
 export async function getJson(path, key) {
-  const response = await fetch(path, { headers: key ? { Authorization: `Bearer ${key}` } : {}, cache: "no-store" });
+  const response = await fetch(at(path), { headers: key ? { Authorization: `Bearer ${key}` } : {}, cache: "no-store" });
   const body = await response.json().catch(() => null);
   return { ok: response.ok, status: response.status, body };
 }
 
 export async function postJson(path, body, key) {
-  const response = await fetch(path, {
+  const response = await fetch(at(path), {
     method: "POST", body: JSON.stringify(body),
     headers: { "Content-Type": "application/json", ...(key ? { Authorization: `Bearer ${key}` } : {}) },
   });
@@ -72,7 +78,7 @@ const pause = (wait_ms, signal) => new Promise((resolve, reject) => {
 // not answer. Throws when the hub does not know the stream.
 async function lineTo(stream, { key, signal }) {
   const headers = { ...withKey(key), "Last-Event-ID": stream.last };
-  const response = await fetch(`/v1/streams/${stream.id}`, { headers, signal, cache: "no-store" }).catch((error) => {
+  const response = await fetch(at(`v1/streams/${stream.id}`), { headers, signal, cache: "no-store" }).catch((error) => {
     if (error.name === "AbortError") throw error;
     return null;
   });
@@ -108,7 +114,7 @@ async function follow(response, stream, how) {
 // cannot be resumed. `onChunk(chunk)` is called once for each parsed event. Resolves at [DONE]. A broken connection is
 // replaced by a new one.
 export async function streamChat(body, how) {
-  const response = await fetch("/v1/chat/completions", {
+  const response = await fetch(at("v1/chat/completions"), {
     method: "POST",
     headers: { "Content-Type": "application/json", ...withKey(how.key) },
     body: JSON.stringify({ ...body, stream: true, stream_options: { include_usage: true }, moex: { resumable: true } }),
@@ -126,5 +132,5 @@ export async function resumeChat(id, how) {
 
 // Notifies the hub that no client will resume the stream.
 export function stopChat(id, key) {
-  fetch(`/v1/streams/${id}`, { method: "DELETE", headers: withKey(key), keepalive: true }).catch(() => {});
+  fetch(at(`v1/streams/${id}`), { method: "DELETE", headers: withKey(key), keepalive: true }).catch(() => {});
 }

@@ -1,7 +1,12 @@
 // Deletes everything that this site keeps in a browser: conversations, settings, keys, the join token, weights. Other
 // tabs of this site are notified, drop the data that only they can reach, and reload.
-import { confirmIn, element } from "/js/dom.js";
-import { say } from "/js/words/shared.js";
+import { root } from "./api.js";
+import { confirmIn, element } from "./dom.js";
+import {
+  bounded, cacheNames, dropCache, dropDatabase, dropServiceWorkers, dropTabValues, dropValues, drop, fileRoot,
+  openChannel, read, write,
+} from "./storage.js";
+import { say } from "./words/shared.js";
 
 const channel_name = "moex-forget";
 const folders = ["moex-models"];      // file folders with experts and the model of "this device"
@@ -11,66 +16,48 @@ const told_as = "moex-forgotten";
 // Each page has only one channel: a channel receives messages of other channels in the same page, and the deleting page
 // would then reload before it has finished.
 let channel = null;
-const channelOfPage = () => {
-  if (!channel && globalThis.BroadcastChannel) channel = new BroadcastChannel(channel_name);
-  return channel;
-};
-
-function dropTab() {
-  try { sessionStorage.clear(); } catch { /* nothing was kept */ }
-}
+let heard = () => {};
+const channelOfPage = () => { channel ??= openChannel(channel_name, () => heard()); return channel; };
 
 // Reloads this page when another tab deletes all data. Call it once per page; `onForget()` runs before the reload.
 export function listenForForget(onForget = () => {}) {
-  if (!channelOfPage()) return;
-  channelOfPage().onmessage = () => {
+  heard = () => {
     onForget();
-    dropTab();
+    dropTabValues();
     location.replace(location.pathname);
   };
+  channelOfPage();
 }
-
-const dropDatabase = (name) => new Promise((resolve) => {
-  const request = indexedDB.deleteDatabase(name);
-  request.onsuccess = () => resolve(true);
-  request.onerror = () => resolve(false);
-  request.onblocked = () => {};      // another tab will soon close the database
-});
 
 // A tab that is loading a model holds a file open. It is notified and then closes the file, so the deletion is tried
 // again.
 async function dropFolder(name) {
-  const root = await navigator.storage?.getDirectory?.();
-  for (let attempts = 20; root; attempts -= 1) {
+  const folder = await fileRoot().catch(() => null);
+  for (let attempts = 20; folder; attempts -= 1) {
     try {
-      await root.removeEntry(name, { recursive: true });
+      await bounded(`folder ${name}`, () => folder.removeEntry(name, { recursive: true }), 60000);
       return true;
     } catch (error) {
       if (error.name === "NotFoundError") return true;
-      if (attempts === 0) return false;
+      if (attempts === 0 || error.name === "StorageError") return false;
       await new Promise((resolve) => setTimeout(resolve, 100));
     }
   }
   return true;
 }
 
-// Removes the service workers, so that they no longer serve the page's own files without the hub.
-async function dropPages() {
-  const registrations = await navigator.serviceWorker?.getRegistrations() ?? [];
-  await Promise.all(registrations.map((one) => one.unregister()));
-}
-
 // Resolves to true if everything was deleted.
 export async function forgetEverything() {
-  channelOfPage()?.postMessage("forget");
-  dropTab();
-  try { localStorage.clear(); } catch { /* nothing was kept */ }
+  channelOfPage().post("forget");
+  dropTabValues();
+  dropValues();
 
-  await dropPages().catch(() => {});
+  // The service worker goes first, so that it no longer serves the page's own files without the hub.
+  await dropServiceWorkers(root).catch(() => {});
   const results = await Promise.allSettled([
     ...databases.map(dropDatabase),
     ...folders.map(dropFolder),
-    ...await window.caches?.keys().then((names) => names.map((name) => caches.delete(name))).catch(() => []) ?? [],
+    ...(await cacheNames()).map(dropCache),
   ]);
   return results.every(({ status, value }) => status === "fulfilled" && value !== false);
 }
@@ -83,15 +70,12 @@ export function askToForget(what) {
 
 // Reloads the page after the deletion. The reloaded page shows once whether all data was deleted.
 export function startAnew(is_gone) {
-  try { sessionStorage.setItem(told_as, is_gone ? "yes" : "partly"); } catch { /* it is not told */ }
+  write(told_as, is_gone ? "yes" : "partly");
   location.replace(location.pathname);
 }
 export function forgottenWords() {
-  let told = "";
-  try {
-    told = sessionStorage.getItem(told_as) ?? "";
-    sessionStorage.removeItem(told_as);
-  } catch { /* storage is forbidden: nothing was kept */ }
+  const told = read(told_as, "");
+  drop(told_as);
   if (told === "") return "";
   return say(told === "yes" ? "all_gone" : "partly_gone");
 }

@@ -2,9 +2,11 @@
 // (File.slice, which needs no exclusive handle and blocks no other reader); a separate worker (store_worker.js) writes
 // them. The caller verifies the bytes that it reads. Failures are counted for the page in `told`. The tab also serves
 // in a browser that offers no storage (in a private window).
+import { bounded, cacheNames, openCache } from "./storage.js";
 import { StoreFolder, unlessGone } from "./store_folder.js";
 
 const earlier_cache = "moex-weights-v1";      // cache of an earlier version; store_worker.js has the same name
+const put_ms_max = 60000;                     // a write that takes longer counts as failed
 const used_every_ms = 2000;                   // interval at which the writing worker is sent the recent uses
 
 // Reads stored blobs, and passes new blobs to the worker that writes them.
@@ -34,8 +36,8 @@ export class ExpertFiles {
   }
   async begin() {
     this.folder = await StoreFolder.open();
-    const has_earlier = await globalThis.caches?.has(earlier_cache).catch(() => false);
-    this.earlier = has_earlier ? await caches.open(earlier_cache) : null;
+    const has_earlier = (await cacheNames(earlier_cache)).length > 0;
+    this.earlier = has_earlier ? await openCache(earlier_cache) : null;
     this.writer = new Worker(new URL("./store_worker.js", import.meta.url), { type: "module", name: "moex-store" });
     this.writer.onmessage = ({ data }) => this.hear(data);
     this.writer.onerror = (event) => {
@@ -60,7 +62,7 @@ export class ExpertFiles {
   // Returns the bytes of a file as stored, not verified; null if there is no such file.
   async read(hex, size) {
     await this.open();
-    const file = await this.fileOf(hex).catch(unlessGone);
+    const file = await bounded("files", () => this.fileOf(hex)).catch(unlessGone);
     const bytes = file ? await file.slice(0, size + 1).arrayBuffer().catch(() => new ArrayBuffer(0)) : null;
     if (bytes) {
       this.here.add(hex);
@@ -75,7 +77,7 @@ export class ExpertFiles {
   }
   // Returns and removes a blob that an earlier version stored in a cache; null if there is none.
   async readEarlier(hex) {
-    const url = new URL(`/weights/${hex}`, self.location.origin).href;
+    const url = new URL(`../weights/${hex}`, import.meta.url).href;
     const stored = await this.earlier?.match(url).catch(() => null);
     if (!stored) return null;
     const bytes = await stored.arrayBuffer().catch(() => new ArrayBuffer(0));
@@ -109,7 +111,8 @@ export class ExpertFiles {
     await this.open();
     if (!this.writer) return;
     this.tellUsed();
-    const answer = await this.ask({ type: "put", hex, bytes });
+    const answer = await bounded("writes", () => this.ask({ type: "put", hex, bytes }), put_ms_max)
+      .catch(({ message }) => ({ reason: message }));
     const { kept = false, gone = [], is_full = false, device_bytes = 0, reason = "" } = answer;
     for (const name of gone) this.here.delete(name);
     if (kept) this.here.add(hex);

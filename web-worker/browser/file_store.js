@@ -1,6 +1,7 @@
 // Stores the files of a whole model, in the same folder as the experts (store_folder.js). Files are downloaded in
 // ranges, resumed where a download broke, and verified before they get their final name. For Dedicated Workers only,
 // because only those can read synchronously (sync access handles).
+import { roomForFiles, withLock } from "./storage.js";
 import {
   StoreError, StoreFolder, Uses, leavingOrder, list_name, loading_name, unlessGone,
 } from "./store_folder.js";
@@ -8,6 +9,7 @@ import {
 export { StoreError };
 
 const lock_name = "moex-models";      // lock: only one tab at a time downloads a model
+const reading_lock_name = "moex-models-open";
 
 const fetches_max = 4;
 const range_bytes = 16 << 20;
@@ -32,6 +34,7 @@ export class FileStore {
   constructor(folder) {
     this.folder = folder;
     this.handles = new Map();     // hash -> handle of an open file
+    this.free = () => {};         // releases the lock under which the files are open
   }
 
   // Returns the entries of `files` ({name, sha256, bytes}) that have to be downloaded, and the number of missing bytes.
@@ -46,7 +49,7 @@ export class FileStore {
   // count is negative for bytes that had to be discarded. A lock lets one tab download at a time; the next tab finds
   // the files that are downloaded already.
   fetchAll(files, how) {
-    return navigator.locks.request(lock_name, { signal: how.signal }, async () => {
+    return withLock(lock_name, { signal: how.signal }, async () => {
       for (;;) {
         const missing = await this.missing(files);
         const full = await this.fetchMissing(missing.files, files, how).then(() => null, (error) => {
@@ -88,7 +91,7 @@ export class FileStore {
       throw new StoreError("unsupported", `${large.name} has ${large.bytes} bytes; a tab takes files of 1 GiB at most`);
     }
     const { bytes } = await this.missing(files);
-    const { quota, usage } = await navigator.storage.estimate();
+    const { quota = Infinity, usage = 0 } = await roomForFiles() ?? {};
     if (bytes > quota - usage) throw new StoreError("no_space", `${bytes} bytes are needed, ${quota - usage} are free`);
   }
   // Evicts experts of models other than the one that this browser serves, until `bytes` are free. Files in `wanted`
@@ -183,7 +186,7 @@ export class FileStore {
 
   // Stores `list` and keeps its files. Removes the files of an earlier list, except experts that this browser serves.
   keepOnly(list) {
-    return navigator.locks.request(lock_name, async () => {
+    return withLock(lock_name, {}, async () => {
       const uses = new Uses(this.folder);
       await uses.load();
       const kept = new Set([...list.files.map(({ sha256 }) => sha256), ...uses.names()]);
@@ -206,17 +209,40 @@ export class FileStore {
 
   // ---- synchronous reads, from files that openAll() has opened
 
+  // Opens the files for reading, until closeAll(). Chromium lets several tabs read a file. In other browsers a handle
+  // is exclusive, whatever mode is asked for, and a second tab gets a NoModificationAllowedError. Every tab therefore
+  // holds a shared lock while its handles are open, and a tab that cannot open a file waits for the exclusive lock: it
+  // gets the lock when the other tabs have closed their handles.
   async openAll(files) {
-    for (const { name, sha256 } of files) {
-      const file = await this.folder.find(sha256);
-      if (!file) throw new StoreError("unavailable", `${name} is missing in this browser: load it again`);
-      this.handles.set(sha256, await file.createSyncAccessHandle({ mode: "read-only" }));
+    try {
+      await this.openUnder("shared", files);
+    } catch (error) {
+      this.closeAll();
+      if (error.name !== "NoModificationAllowedError") throw error;
+      await this.openUnder("exclusive", files);
     }
+  }
+  // Resolves when the files are open; the lock is held until closeAll().
+  openUnder(mode, files) {
+    return new Promise((resolve, reject) => {
+      withLock(reading_lock_name, { mode }, async () => {
+        const closed = new Promise((free) => { this.free = free; });
+        for (const file of files) await this.openOne(file);
+        resolve();
+        await closed;
+      }).catch(reject);
+    });
+  }
+  async openOne({ name, sha256 }) {
+    const file = await this.folder.find(sha256);
+    if (!file) throw new StoreError("unavailable", `${name} is missing in this browser: load it again`);
+    this.handles.set(sha256, await file.createSyncAccessHandle({ mode: "read-only" }));
   }
   size(sha256) { return this.handles.get(sha256)?.getSize() ?? -1; }
   read(sha256, offset, to) { return this.handles.get(sha256)?.read(to, { at: offset }) ?? -1; }
   closeAll() {
     for (const handle of this.handles.values()) handle.close();
     this.handles.clear();
+    this.free();
   }
 }

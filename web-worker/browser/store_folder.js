@@ -6,6 +6,8 @@
 // folder also has a list of when each file was used (uses.json), which decides the eviction order. Only Dedicated
 // Workers can write, because only those have sync access handles. Tabs share the folder: a handle for writing is
 // exclusive, and a file gets its final name when it is complete.
+import { StorageError, bounded, fileRoot, withLock } from "./storage.js";
+
 export const folder_name = "moex-models";     // static/js/forget.js deletes the folder of this name
 export const list_name = "listed.json";      // list of the files of the stored whole model, as the hub sent it
 export const loading_name = "loading.json";   // list of the files of a model that is being downloaded
@@ -31,18 +33,17 @@ export const unlessGone = (error) => {
 // Finds, writes and removes files by hash in the site's private folder.
 export class StoreFolder {
   static async open() {
-    if (!navigator.storage?.getDirectory) {
-      throw new StoreError("unsupported", "this browser stores no files for pages");
-    }
     const folder = new StoreFolder();
-    await folder.top(true);
+    await folder.top(true).catch((error) => {
+      throw error instanceof StorageError ? new StoreError("unsupported", error.message) : error;
+    });
     return folder;
   }
   constructor() { this.shards = new Map(); }      // folder handles, by name
 
   async top(create = false) {
-    const root = await navigator.storage.getDirectory();
-    return root.getDirectoryHandle(folder_name, { create });
+    const root = await fileRoot();
+    return bounded("files", () => root.getDirectoryHandle(folder_name, { create }));
   }
   async shard(name, create = false) {
     const key = name.slice(0, 2);
@@ -217,7 +218,7 @@ export class Uses {
   // Writes this tab's uses, merged with the uses that other tabs have written in the meantime. The folder is not
   // created again if the user deleted it.
   save() {
-    return navigator.locks.request(uses_lock, async () => {
+    return withLock(uses_lock, {}, async () => {
       await this.load();
       const blobs = { ...this.kept.blobs };
       for (const name of this.added.keys()) {

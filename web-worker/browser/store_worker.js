@@ -3,6 +3,7 @@
 // Messages in:  {type: "serves", model} | {type: "put", ticket, hex, bytes} | {type: "save", ticket}
 //               | {type: "used", used: [[hex, bytes, uses]]}, bytes 0: the blob may not be on the disk
 // Messages out: {ticket, kept, reason, is_full, device_bytes, gone: [hex]}; for a save {ticket}
+import { dropCache } from "./storage.js";
 import { StoreFolder, Uses, leavingOrder } from "./store_folder.js";
 
 const earlier_cache = "moex-weights-v1";      // the cache in which an earlier version stored experts
@@ -57,7 +58,7 @@ async function deviceBytes() {
 // is: the cache of an earlier version, files without a known use, then a blob in the order of leavingOrder(). A blob of
 // the served model is evicted only if it was used less than `hex`; files of the model of "this device" never are.
 async function makeRoom(hex) {
-  if (await self.caches?.delete(earlier_cache).catch(() => false)) return [earlier_cache];
+  if (await dropCache(earlier_cache).catch(() => false)) return [earlier_cache];
 
   await uses.load();
   const listed = new Set((await folder.listed()).map(({ sha256 }) => sha256));

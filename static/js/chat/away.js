@@ -1,8 +1,14 @@
 // Makes the chat page usable without its hub, for users that compute "on this device": a service worker keeps its files
 // (/service_worker.js), and this module keeps the hub's last info.
-import { recall, remember } from "/js/storage.js";
+import { at, root } from "../api.js";
+import {
+  bounded, cacheNames, dropCache, dropServiceWorkers, hasServiceWorker, recall, remember, startServiceWorker,
+} from "../storage.js";
 
 const info_kept_as = "moex-info";
+// The service worker of this hub names its sets of files so.
+const page_kept_as = `moex-page-${new URL(root).pathname}-`;
+const keep_ms_max = 120000;      // the service worker fetches all files of the page
 
 // Runs `run` after all earlier calls have finished, so that the stored page is not removed while it is being stored.
 let last = Promise.resolve();
@@ -12,33 +18,30 @@ function behindLast(run) {
 }
 
 async function keep() {
-  await navigator.serviceWorker.register("/service_worker.js");
-  const { active } = await navigator.serviceWorker.ready;
+  const active = await startServiceWorker(at("service_worker.js"));
   const { port1, port2 } = new MessageChannel();
-  return new Promise((resolve) => {
+  return bounded("page", () => new Promise((resolve) => {
     port1.onmessage = ({ data }) => resolve(data);
     active.postMessage({ keep: true, hub_key: recall("moex-hub-key", "") }, [port2]);
-  });
+  }), keep_ms_max);
 }
 
 async function letGo() {
-  const registrations = await navigator.serviceWorker.getRegistrations();
-  await Promise.all(registrations.map((one) => one.unregister()));
-  const names = (await caches.keys()).filter((name) => name.startsWith("moex-page-"));
-  await Promise.all(names.map((name) => caches.delete(name)));
+  await dropServiceWorkers(root);
+  await Promise.all((await cacheNames(page_kept_as)).map(dropCache));
   return false;
 }
 
 // Stores the page. Resolves to true if the page can now be opened without the hub. `info`: the reply of /api/info, null
 // if the hub does not answer.
 export async function keepPage(info) {
-  if (!navigator.serviceWorker || !window.caches) return false;
+  if (!hasServiceWorker()) return false;
   if (info) remember(info_kept_as, JSON.stringify(info));
   const is_fresh = await behindLast(keep).catch(() => false);
-  return is_fresh || caches.keys().then((names) => names.some((name) => name.startsWith("moex-page-")));
+  return is_fresh || (await cacheNames(page_kept_as)).length > 0;
 }
 export async function letGoOfPage() {
-  if (navigator.serviceWorker && window.caches) await behindLast(letGo).catch(() => {});
+  if (hasServiceWorker()) await behindLast(letGo).catch(() => {});
 }
 
 // Returns the stored reply of /api/info, or null if none is stored.

@@ -1,29 +1,11 @@
 // Stores conversations in this browser's IndexedDB, or in this page's memory if the browser forbids it. Every write is
 // a transaction that merges with the changes of other tabs, and notifies the other tabs.
+import { inTable, openChannel, openDatabase } from "../storage.js";
 import { linked, merge } from "./conversation.js";
 
 export const database_name = "moex-chat";
-const store_name = "conversations";
+const table = "conversations";
 const channel_name = "moex-chat";
-
-const done = (request) => new Promise((resolve, reject) => {
-  request.onsuccess = () => resolve(request.result);
-  request.onerror = () => reject(request.error);
-});
-const finished = (transaction) => new Promise((resolve, reject) => {
-  transaction.oncomplete = () => resolve();
-  transaction.onerror = () => reject(transaction.error);
-  transaction.onabort = () => reject(transaction.error ?? new Error("the browser gave up the write"));
-});
-
-async function openDatabase() {
-  const request = indexedDB.open(database_name, 1);
-  request.onupgradeneeded = () => request.result.createObjectStore(store_name, { keyPath: "id" });
-  const database = await done(request);
-  // Close the database when another tab deletes all data: an open database would block the deletion.
-  database.onversionchange = () => database.close();
-  return database;
-}
 
 // Stores conversations for this page and for other tabs.
 export class Keeper {
@@ -33,26 +15,23 @@ export class Keeper {
     keeper.onTrouble = onTrouble;
     keeper.memory = new Map();
     try {
-      keeper.database = await openDatabase();
+      keeper.database = await openDatabase(database_name, (made) => made.createObjectStore(table, { keyPath: "id" }));
     } catch (error) {
       keeper.database = null;
       onTrouble(error);
     }
-    if (globalThis.BroadcastChannel) {
-      keeper.channel = new BroadcastChannel(channel_name);
-      keeper.channel.onmessage = ({ data }) => onChange(data);
-    }
+    keeper.channel = openChannel(channel_name, onChange);
     return keeper;
   }
 
   async all() {
     if (!this.database) return [...this.memory.values()];
-    return (await done(this.database.transaction(store_name).objectStore(store_name).getAll())).map(linked);
+    return (await inTable(this.database, table, "readonly", (store) => store.getAll())).map(linked);
   }
 
   async get(id) {
     if (!this.database) return this.memory.get(id) ?? null;
-    const kept = await done(this.database.transaction(store_name).objectStore(store_name).get(id));
+    const kept = await inTable(this.database, table, "readonly", (store) => store.get(id));
     return kept ? linked(kept) : null;
   }
 
@@ -61,18 +40,17 @@ export class Keeper {
     let kept = conversation;
     try {
       if (this.database) {
-        const transaction = this.database.transaction(store_name, "readwrite");
-        const store = transaction.objectStore(store_name);
-        const request = store.get(conversation.id);
-        request.onsuccess = () => {
-          kept = merge(request.result ?? null, conversation);
-          store.put(kept);
-        };
-        await finished(transaction);
+        await inTable(this.database, table, "readwrite", (store) => {
+          const request = store.get(conversation.id);
+          request.onsuccess = () => {
+            kept = merge(request.result ?? null, conversation);
+            store.put(kept);
+          };
+        });
       } else {
         this.memory.set(conversation.id, conversation);
       }
-      this.channel?.postMessage({ type: "changed", id: conversation.id });
+      this.channel?.post({ type: "changed", id: conversation.id });
     } catch (error) {
       this.memory.set(conversation.id, conversation);
       this.onTrouble(error);
@@ -93,11 +71,9 @@ export class Keeper {
     this.memory.delete(id);
     try {
       if (this.database) {
-        const transaction = this.database.transaction(store_name, "readwrite");
-        transaction.objectStore(store_name).delete(id);
-        await finished(transaction);
+        await inTable(this.database, table, "readwrite", (store) => { store.delete(id); });
       }
-      this.channel?.postMessage({ type: "removed", id });
+      this.channel?.post({ type: "removed", id });
     } catch (error) {
       this.onTrouble(error);
     }

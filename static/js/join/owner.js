@@ -1,10 +1,11 @@
 // The contributor's identity: an Ed25519 key that is created in this browser and exported only to a file under a
 // passphrase. The hub sees its public half and signatures (protocol/PROTOCOL.md, IDENTITY). This module signs,
 // stores and encrypts; it does not use the page.
+import { inTable, openDatabase } from "../storage.js";
 import { say } from "../words/join.js";
 
 export const database_name = "moex-identity";
-const store_name = "keys";
+const table = "keys";
 const mine = "mine";
 const algorithm = { name: "Ed25519" };
 // Number of iterations that OWASP recommended in 2023 for PBKDF2 with HMAC-SHA-256.
@@ -15,23 +16,11 @@ const toHex = (bytes) => Array.from(new Uint8Array(bytes), (byte) => byte.toStri
 const toBase64 = (bytes) => btoa(String.fromCharCode(...new Uint8Array(bytes)));
 const fromBase64 = (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
 
-const done = (request) => new Promise((resolve, reject) => {
-  request.onsuccess = () => resolve(request.result);
-  request.onerror = () => reject(request.error);
-});
-async function openDatabase() {
-  const request = indexedDB.open(database_name, 1);
-  request.onupgradeneeded = () => request.result.createObjectStore(store_name);
-  const database = await done(request);
-  // Close the database when another tab deletes all data: an open database would block the deletion.
-  database.onversionchange = () => database.close();
-  return database;
-}
-// Runs `act(store)` and resolves to the result of its request.
-async function inStore(mode, act) {
-  const database = await openDatabase();
+// Runs `act(table)` and resolves to the result of its request.
+async function inKeys(mode, act) {
+  const database = await openDatabase(database_name, (made) => made.createObjectStore(table));
   try {
-    return await done(act(database.transaction(store_name, mode).objectStore(store_name)));
+    return await inTable(database, table, mode, act);
   } finally {
     database.close();
   }
@@ -53,7 +42,7 @@ async function sealingKey(passphrase, salt, rounds) {
 
 // Resolves to the owner that this browser has stored, or to null.
 export async function recallOwner() {
-  try { return await inStore("readonly", (store) => store.get(mine)) ?? null; } catch { return null; }
+  try { return await inKeys("readonly", (store) => store.get(mine)) ?? null; } catch { return null; }
 }
 
 // Creates and stores an owner. If another tab has created an owner in the meantime, that owner is used. Throws if this
@@ -62,7 +51,7 @@ export async function makeOwner() {
   const { privateKey: private_key } = await crypto.subtle.generateKey(algorithm, true, ["sign", "verify"]);
   const owner = { private_key, public_key: await publicHex(private_key) };
   try {
-    await inStore("readwrite", (store) => store.add(owner, mine));
+    await inKeys("readwrite", (store) => store.add(owner, mine));
     return owner;
   } catch (error) {
     if (error.name === "ConstraintError") return recallOwner();
@@ -70,7 +59,7 @@ export async function makeOwner() {
   }
 }
 
-export const dropOwner = () => inStore("readwrite", (store) => store.delete(mine));
+export const dropOwner = () => inKeys("readwrite", (store) => store.delete(mine));
 
 export async function sign(owner, text) {
   return toHex(await crypto.subtle.sign(algorithm, owner.private_key, encoder.encode(text)));
@@ -107,7 +96,7 @@ export async function openSealedOwner(text, passphrase) {
   }
   const private_key = await crypto.subtle.importKey("pkcs8", bytes, algorithm, true, ["sign"]);
   const owner = { private_key, public_key: await publicHex(private_key) };
-  await inStore("readwrite", (store) => store.put(owner, mine));
+  await inKeys("readwrite", (store) => store.put(owner, mine));
   return owner;
 }
 
