@@ -1,22 +1,22 @@
 // The chat page: connects the store, the views and the hub's API. Messages are defined in chat/conversation.js, and the
 // texts in chat/words.js and words/chat.js. This file decides what happens when.
-import { ApiError, getJson, resumeChat, stopChat, streamChat } from "/js/api.js";
-import { fileName, fromJson, messagesFor, toJson, toMarkdown } from "/js/chat/conversation.js";
-import { formOf, lengthLimit, numAnswers, samplingOf } from "/js/chat/settings.js";
-import { keepPage, keptInfo, letGoOfPage } from "/js/chat/away.js";
-import { ThisDevice } from "/js/chat/device.js";
-import { DevicePanel } from "/js/chat/device_panel.js";
-import { SettingsPanel } from "/js/chat/settings_panel.js";
-import { Sidebar } from "/js/chat/sidebar.js";
-import { Store } from "/js/chat/store.js";
-import { Thread } from "/js/chat/thread.js";
-import { Turns } from "/js/chat/turn.js";
-import { bannerWords, endWords, errorWords, poolWords, unreachable, welcomeWords } from "/js/chat/words.js";
-import { button, download, element, make } from "/js/dom.js";
-import { askToForget, forgetEverything, forgottenWords, listenForForget, startAnew } from "/js/forget.js";
-import { speakIn } from "/js/language.js";
-import { drop, read, write } from "/js/storage.js";
-import { say, table } from "/js/words/chat.js";
+import { ApiError, getJson, resumeChat, stopChat, streamChat } from "./api.js";
+import { fileName, fromJson, messagesFor, toJson, toMarkdown } from "./chat/conversation.js";
+import { formOf, lengthLimit, numAnswers, samplingOf } from "./chat/settings.js";
+import { keepPage, keptInfo, letGoOfPage } from "./chat/away.js";
+import { ThisDevice } from "./chat/device.js";
+import { DevicePanel } from "./chat/device_panel.js";
+import { SettingsPanel } from "./chat/settings_panel.js";
+import { Sidebar } from "./chat/sidebar.js";
+import { Store } from "./chat/store.js";
+import { Thread } from "./chat/thread.js";
+import { Turns } from "./chat/turn.js";
+import { bannerWords, endWords, errorWords, isFinal, placeWords, poolWords, unreachable } from "./chat/words.js";
+import { button, download, element, make } from "./dom.js";
+import { askToForget, forgetEverything, forgottenWords, listenForForget, startAnew } from "./forget.js";
+import { speakIn } from "./language.js";
+import { drop, read, withLock, write } from "./storage.js";
+import { say, table } from "./words/chat.js";
 
 const keep_every_ms = 2000;
 const look_every_ms = 3000;
@@ -26,6 +26,7 @@ const ideas = ["idea_lighthouse", "idea_scene", "idea_door"];
 let info = { model: "", context_tokens: null, api_key_required: false };
 let health_status = 0;       // HTTP status
 let health;                  // reply of /health; null when the hub does not answer, undefined before the first poll
+let unanswered = null;       // the question that failed last because the hub was away: {conversation, messages}
 let running = null;          // state of the answers that stream now: {controller, conversation, messages, turns}
 
 const apiKey = () => element("api-key").value.trim();
@@ -100,13 +101,16 @@ function canAsk() {
   const field = panel.wrongField();
   if (field) panel.open(element(field));
   if (field !== null) return false;
-  if (isHere() && !device.ready) {
-    panel.open(device_panel.focus());
-    toast(say("device_not_ready"));
-    return false;
-  }
-  return true;
+  if (needsKey()) panel.open(element("api-key"));
+  if (needsKey()) return false;
+  if (!isHere() || device.ready || device.is_coming) return true;
+  panel.open(device_panel.focus());
+  toast(say("device_not_ready"));
+  return false;
 }
+
+// True if the hub would refuse a question because it has no key.
+function needsKey() { return info.api_key_required && apiKey() === "" && !isHere(); }
 
 // ---- place of computation: the hub, or this device
 
@@ -122,6 +126,7 @@ function choosePlace() {
 function drawDevice(state) {
   device_panel.draw(state);
   drawPool();
+  drawComposer();
   if (state.phase === "ready") keepPage(info.model ? info : null).then((is_kept) => device_panel.tellKept(is_kept));
 }
 
@@ -172,16 +177,14 @@ async function answer(conversation, messages, left = null) {
   running = own;
   drawComposer();
   try {
-    const locks = window.isSecureContext ? navigator.locks : undefined;
-    if (!locks) return await stream(conversation, messages, left);
     await lock_before.catch(() => {});
     // To resume a stream, wait for the lock: the previous page may still be closing. Another tab that is a copy of this
     // tab may have completed the answer in the meantime.
     const how = left ? { signal: own.controller.signal } : { ifAvailable: true };
     const isWhole = () => messages.every(({ id }) => conversation.messages.some((one) => one.id === id && one.end));
-    lock_before = locks.request(`moex-chat-${conversation.id}`, how, (lock) => {
+    lock_before = withLock(`moex-chat-${conversation.id}`, how, (lock) => {
       if (left && isWhole()) return undefined;
-      if (lock) return stream(conversation, messages, left);
+      if (lock !== null) return stream(conversation, messages, left);
       announce(say("other_tab"));
       return undefined;
     });
@@ -228,7 +231,7 @@ async function stream(conversation, messages, left) {
   store.save(conversation, messages);
 
   let kept_at = performance.now();
-  let reason = "", words = "";
+  let reason = "", words = "", is_final = false;
   const how = {
     key: apiKey(), signal: running.controller.signal,
     onStream(id) {
@@ -251,13 +254,15 @@ async function stream(conversation, messages, left) {
   } catch (error) {
     reason = error.name === "AbortError" ? "stopped" : "failed";
     if (reason === "failed") words = error instanceof ApiError ? errorWords(error) : unreachable();
+    is_final = isFinal(error);
+    if (reason === "failed" && place === "hub" && !error.status) unanswered = { conversation, messages };
     if (error.status === 401) panel.open(element("api-key"));
   }
   if (reason === "stopped" && stream_id) stopChat(stream_id, apiKey());
 
   const { context_tokens } = place === "device" && device.ready ? device.state : info;
   turns?.see(workersNow());
-  turns?.end(reason, { now_ms: performance.now(), words, limit: lengthLimit(settings), context_tokens });
+  turns?.end(reason, { now_ms: performance.now(), words, is_final, limit: lengthLimit(settings), context_tokens });
   const had_focus = document.activeElement === document.body || document.activeElement === element("stop");
   running = null;
   store.busy = null;
@@ -269,6 +274,15 @@ async function stream(conversation, messages, left) {
   announce(endWords(shown)?.text ?? "", shown.content);
   drawComposer();
   if (had_focus && !matchMedia("(pointer: coarse)").matches) element("prompt").focus();
+}
+
+// Asks the question again that failed because the hub was away, when the hub is back; at most once.
+function askUnanswered() {
+  if (running || !unanswered) return;
+  const { conversation, messages } = unanswered;
+  unanswered = null;
+  const isFailed = (message) => message.end?.reason === "failed" && conversation.messages.includes(message);
+  if (messages.every(isFailed) && !isHere()) answer(conversation, messages);
 }
 
 // Resumes the answer that this tab was reading when its page was closed; the hub continues it for a while.
@@ -306,9 +320,12 @@ function drawComposer() {
   element("send").hidden = running !== null;
   element("stop").hidden = running === null;
   element("messages").classList.toggle("busy", running !== null);
-  const elsewhere = running && running.conversation !== store.current;
-  element("hint").textContent = elsewhere
-    ? say("answering_in", running.conversation.title) : say("hint");
+  element("hint").textContent = hintWords();
+}
+
+function hintWords() {
+  if (running && running.conversation !== store.current) return say("answering_in", running.conversation.title);
+  return say(running && isHere() && device.is_coming ? "waits_for_device" : "hint");
 }
 
 prompt.addEventListener("input", resize);
@@ -324,7 +341,9 @@ element("composer").addEventListener("submit", (event) => {
 });
 element("stop").addEventListener("click", () => running?.controller.abort());
 function drawIdeas() {
-  element("ideas").replaceChildren(...ideas.map((idea) => button("", say(idea), () => ask(say(idea)))));
+  element("ideas").replaceChildren(...(needsKey()
+    ? [button("primary", say("enter_key"), () => panel.open(element("api-key")))]
+    : ideas.map((idea) => button("", say(idea), () => ask(say(idea))))));
 }
 drawIdeas();
 
@@ -390,23 +409,25 @@ function toast(words) {
 
 // ---- the pool
 
+let was_away = false;        // true from a poll that the hub did not answer to the next that it answers
 async function look() {
-  const answer = await getJson("/health").catch(() => null);
+  const answer = await getJson("health").catch(() => null);
   health = answer?.body ?? null;
+  if (was_away && health?.status === "ok") askUnanswered();
+  was_away = health === null || (was_away && health.status !== "ok");
   running?.turns?.see(workersNow());
   health_status = answer?.status ?? 0;
   drawPool();
 }
 
 function drawPool() {
-  if (health === undefined && !device.ready) return;
-  const is_here = isHere() && device.ready;
-  const { kind, text, short } = is_here
-    ? { kind: "good", text: say("device_pill"), short: say("device_pill_short") } : poolWords(health);
+  const is_here = isHere();
+  if (health === undefined && !is_here) return;
+  const { kind, text, short, welcome } = is_here ? placeWords(device.state) : poolWords(health, needsKey());
   element("pool").className = `pill ${kind}`;
   element("pool-text").textContent = text;
   element("pool-short").textContent = short;
-  element("welcome-words").textContent = is_here ? say("device_welcome") : welcomeWords(health);
+  element("welcome-words").textContent = welcome;
 
   const words = is_here ? null : bannerWords(health, health_status);
   const banner = element("banner");
@@ -442,17 +463,24 @@ async function start() {
   drawThread();
   sidebar.draw();
   tellForgotten();
+  element("api-key").addEventListener("input", () => {
+    write("moex-key", apiKey());
+    drawIdeas();
+    drawPool();
+  });
+  if (isHere()) choosePlace();
   look();
   setInterval(look, look_every_ms);
 
-  const { ok, body } = await getJson("/api/info").catch(() => ({ ok: isHere(), body: keptInfo() }));
+  const { ok, body } = await getJson("api/info").catch(() => ({ ok: isHere(), body: keptInfo() }));
   if (ok) info = { ...info, ...body };
   element("model").textContent = info.model;
   panel.know(info);
-  choosePlace();
-  element("api-key").addEventListener("input", () => write("moex-key", apiKey()));
+  if (!isHere()) choosePlace();
+  drawIdeas();
+  drawPool();
 
-  const status = await getJson("/api/status", apiKey()).catch(() => ({ ok: false }));
+  const status = await getJson("api/status", apiKey()).catch(() => ({ ok: false }));
   if (status.ok && status.body.join_url) element("join-link").href = status.body.join_url;
 }
 start();

@@ -16,7 +16,7 @@ import {
 import { snippets } from "../../static/js/chat/snippets.js";
 import { Turn, Turns, newAnswer } from "../../static/js/chat/turn.js";
 import {
-  bannerWords, deviceWords, endWords, errorWords, factsOf, poolWords, thoughtWords, welcomeWords,
+  bannerWords, deviceWords, endWords, errorWords, factsOf, isFinal, placeWords, poolWords, thoughtWords,
 } from "../../static/js/chat/words.js";
 
 globalThis.crypto ??= webcrypto;      // Node 18 has no global crypto; browsers have
@@ -301,7 +301,7 @@ class SmallWorker {
 }
 
 test("GpuWithLittleMemoryGetsASmallerContext", async () => {
-  Object.assign(globalThis, { window: { isSecureContext: true }, Worker: SmallWorker });
+  Object.assign(globalThis, { isSecureContext: true, Worker: SmallWorker });
   Object.defineProperty(globalThis, "navigator", { value: { gpu: {}, deviceMemory: 8 }, configurable: true });
   const settledWith = async (room_tokens) => {
     SmallWorker.room_tokens = room_tokens;
@@ -316,6 +316,61 @@ test("GpuWithLittleMemoryGetsASmallerContext", async () => {
   const told = await settledWith(0);
   assert.deepEqual(SmallWorker.loads, [4096, 2048, 1024, 512]);
   assert.match(deviceWords(told), /GPU has too little memory for the model: out of memory\.$/);
+});
+
+// Simulates a worker of "this device" whose reports the test writes.
+class ScriptedWorker {
+  static last = null;
+  constructor() {
+    this.posted = [];
+    ScriptedWorker.last = this;
+  }
+  postMessage(message) { this.posted.push(message); }
+  report(data) { this.onmessage({ data }); }
+  terminate() { this.onmessage = () => {}; }
+}
+
+test("QuestionAskedWhileTheModelLoadsWaits", async () => {
+  Object.assign(globalThis, { isSecureContext: true, Worker: ScriptedWorker });
+  Object.defineProperty(globalThis, "navigator", { value: { gpu: {} }, configurable: true });
+  const device = new ThisDevice({ apiKey: () => "", onChange: () => {} });
+  device.begin();
+  const worker = ScriptedWorker.last;
+  const asked = () => worker.posted.filter(({ type }) => type === "ask").length;
+  worker.report({ looked: { name: "m", bytes: 9, missing_bytes: 0 } });
+  assert.equal(device.is_coming, true);
+  const chunks = [];
+  const onChunk = (one) => chunks.push(one);
+  const answer = device.answer({ messages: [] }, { signal: new AbortController().signal, onChunk });
+  const stopped = new AbortController();
+  const other = device.answer({ messages: [] }, { signal: stopped.signal, onChunk: () => {} });
+  stopped.abort();
+  await assert.rejects(other, { name: "AbortError" });
+  assert.equal(asked(), 0, "nothing is asked before the model is ready");
+  worker.report({ ready: { context_tokens: 512 } });
+  while (asked() === 0) await new Promise((resolve) => setImmediate(resolve));
+  worker.report({ text: "yes" });
+  worker.report({ ended: { finish_reason: "stop", prompt_tokens: 1, completion_tokens: 1, tokens_per_s: 1 } });
+  await answer;
+  assert.equal(asked(), 1);
+  assert.equal(chunks[0].choices[0].delta.content, "yes");
+
+  device.end();
+  device.begin();
+  const late = device.answer({ messages: [] }, { signal: new AbortController().signal, onChunk: () => {} });
+  ScriptedWorker.last.report({ failed: { code: "no_gpu", message: "" } });
+  await assert.rejects(late, { code: "device_no_gpu" });
+});
+
+test("PillNamesThisDeviceBeforeItIsReady", () => {
+  for (const [phase, kind, words] of [["off", "warn", /not ready/], ["looking", "warn", /loading/],
+    ["asking", "warn", /not ready/], ["fetching", "warn", /loading/], ["warming", "warn", /loading/],
+    ["ready", "good", /^this device$/], ["failed", "warn", /not ready/]]) {
+    const { kind: found, text, welcome } = placeWords({ phase });
+    assert.equal(found, kind, phase);
+    assert.match(text, words, phase);
+    assert.match(welcome, /does not leave it|nothing that you write goes to the hub/, phase);
+  }
 });
 
 test("ModelLargerThanMemoryIsReportedBeforeTheDownload", () => {
@@ -524,18 +579,33 @@ test("ForeignFileIsRefusedWithASentence", () => {
 test("GreetingAgreesWithThePill", () => {
   const hub_only = { status: "ok", workers: 0, units: 8, covered: 8 };
   assert.equal(poolWords(hub_only).text, "hub only");
-  assert.match(welcomeWords(hub_only), /the hub computes the answers itself/);
-  assert.doesNotMatch(welcomeWords(hub_only), /disk/);
-  assert.match(welcomeWords({ ...hub_only, prompts_kept_hours: 24 }), /keeps questions and answers .* 24 h at most/);
+  assert.match(poolWords(hub_only).welcome, /the hub computes the answers itself/);
+  assert.doesNotMatch(poolWords(hub_only).welcome, /disk/);
+  const { welcome } = poolWords({ ...hub_only, prompts_kept_hours: 24 });
+  assert.match(welcome, /keeps questions and answers .* 24 h at most/);
   const lent = { status: "ok", workers: 2, units: 8, covered: 8 };
   assert.equal(poolWords(lent).text, "2 contributors");
-  assert.match(welcomeWords(lent), /^2 people lend a browser tab/);
+  assert.match(poolWords(lent).welcome, /^2 people lend a browser tab/);
   const empty = { status: "uncovered", workers: 0, units: 8, covered: 0 };
   assert.equal(poolWords(empty).text, "nobody here");
-  assert.match(welcomeWords(empty), /nobody has joined yet/);
+  assert.match(poolWords(empty).welcome, /nobody has joined yet/);
   assert.match(bannerWords(empty, 503).text, /^No contributor holds 8 of the model's 8 experts/);
   assert.equal(bannerWords(hub_only, 200), null);
   assert.equal(poolWords(null).text, "hub offline");
+  const locked = poolWords(hub_only, true);
+  assert.deepEqual([locked.kind, locked.text], ["warn", "API key needed"]);
+  assert.match(locked.welcome, /only with an API key/);
+  assert.equal(poolWords(null, true).text, "hub offline");
+});
+
+test("TooLongQuestionOffersNoFurtherTry", () => {
+  assert.equal(isFinal({ status: 400, code: "context_length_exceeded" }), true);
+  assert.equal(isFinal({ status: 413, code: "body_too_large" }), true);
+  assert.equal(isFinal({ status: 503, code: "unavailable" }), false);
+  const empty = { content: "", reasoning: "", calls: [] };
+  const ended = (end) => endWords({ ...empty, end: { reason: "failed", words: "No.", ...end } });
+  assert.equal(ended({}).action, "retry");
+  assert.equal(ended({ is_final: true }).action, "");
 });
 
 test("ErrorsAreSentencesForTheUser", () => {
@@ -551,8 +621,8 @@ test("ErrorsAreSentencesForTheUser", () => {
 
 test("SnippetsNameTheHubTheModelAndTheKey", () => {
   for (const make of Object.values(snippets)) {
-    const text = make({ origin: "https://hub.example", model: "some-model", needs_key: true });
+    const text = make({ root: "https://hub.example/", model: "some-model", needs_key: true });
     for (const part of ["https://hub.example/v1", "some-model", "YOUR_KEY"]) assert.ok(text.includes(part), text);
-    assert.ok(!make({ origin: "x", model: "y", needs_key: false }).includes("YOUR_KEY"));
+    assert.ok(!make({ root: "x/", model: "y", needs_key: false }).includes("YOUR_KEY"));
   }
 });

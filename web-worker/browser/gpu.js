@@ -20,6 +20,8 @@ const keep_alive_fast_ms = 6;
 const submits_per_time = 16;
 const times_kept = 64;
 
+const probe_bytes_max = 256 * 2 ** 20;      // size limit of a buffer by which memory is tried
+
 // The reasons for the loss of a device, with the values of gpu::LossKind in web-worker/gpu/device.h.
 const loss = { out_of_memory: 0, other: 1 };
 
@@ -35,6 +37,24 @@ async function findAdapter() {
     throw new Error("WebGPU found no usable GPU. Switch on hardware acceleration in the browser's settings, or update"
       + " the graphics driver");
   return adapter;
+}
+
+// Finds out whether this browser's GPU could hold a model of `bytes`, before the model is downloaded: allocates buffers
+// of that size and frees them. Resolves to "no_gpu", "gpu_too_small" or "".
+export async function gpuProblem(bytes) {
+  const adapter = await findAdapter().catch(() => null);
+  if (!adapter) return "no_gpu";
+  const { maxBufferSize } = adapter.limits;
+  const device = await adapter.requestDevice({ requiredLimits: { maxBufferSize } }).catch(() => null);
+  if (!device) return "no_gpu";
+  device.pushErrorScope("out-of-memory");
+  const piece = Math.min(maxBufferSize, probe_bytes_max);
+  for (let left = bytes; left > 0; left -= piece) {
+    device.createBuffer({ size: Math.ceil(Math.min(left, piece) / 4) * 4, usage: GPUBufferUsage.STORAGE });
+  }
+  const error = await device.popErrorScope().catch((reason) => reason);
+  device.destroy();
+  return error ? "gpu_too_small" : "";
 }
 
 // Resolves to {pipeline, layout}, or to {reason} with the line and column of the error. `named`: the kernel's overrides

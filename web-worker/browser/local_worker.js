@@ -6,10 +6,12 @@
 //               local_tab.cpp: {progress}, {ready}, {text}, {ended}, {refused}, {failed: {code, message}}
 import createModule from "./moex-local.js";
 import { FileStore, StoreError } from "./file_store.js";
+import { gpuProblem } from "./gpu.js";
 import { Host } from "./host.js";
 import { checkHub } from "./hub_key.js";
 import { BrowserText } from "./text.js";
 
+const package_url = new URL("../api/package", import.meta.url).href;
 const decoder = new TextDecoder();
 const host = new Host();
 let store = null;
@@ -42,7 +44,7 @@ async function signedList(body, hub_key) {
 // Returns the hub's list of files. If the hub cannot be reached, the list that it last sent is used.
 async function list(key, hub_key) {
   const headers = key ? { Authorization: `Bearer ${key}` } : {};
-  const response = await fetch("/api/package", { headers, cache: "no-store" }).catch(() => null);
+  const response = await fetch(package_url, { headers, cache: "no-store" }).catch(() => null);
   const kept = response ? null : await store.keptList();
   if (kept) return kept;
   if (!response) throw new StoreError("unavailable", "the hub cannot be reached");
@@ -56,6 +58,9 @@ async function look({ key, hub_key }) {
   store ??= await FileStore.open();
   listed = await list(key, hub_key);
   const { bytes } = await store.missing(listed.files);
+  // Files that are here already are loaded at once, and loading them finds out the same.
+  const problem = bytes > 0 ? await gpuProblem(listed.bytes) : "";
+  if (problem) throw new StoreError(problem, `it cannot take ${listed.bytes} bytes`);
   const { name, hub_key: signer = "" } = listed;
   self.postMessage({ looked: { name, bytes: listed.bytes, missing_bytes: bytes, hub_key: signer } });
 }
@@ -65,7 +70,7 @@ async function load({ key, context_tokens_max }) {
   loading.catch(() => {});       // the rejection is handled below, by `await loading`
   let done_bytes = listed.bytes - (await store.missing(listed.files)).bytes;
   await store.fetchAll(listed.files, {
-    url: "/api/package/", key,
+    url: `${package_url}/`, key,
     progress(bytes) {
       done_bytes += bytes;
       self.postMessage({ fetched: { done_bytes, all_bytes: listed.bytes } });

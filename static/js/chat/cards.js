@@ -1,6 +1,6 @@
 // Cards for answers that are not prose: a tool call with its arguments and its result, and JSON of a schema.
-import { copyText, button, make } from "/js/dom.js";
-import { say } from "/js/words/chat.js";
+import { copyText, button, make } from "../dom.js";
+import { say } from "../words/chat.js";
 
 const depth_max = 6;      // values that are nested deeper are shown as JSON
 

@@ -1,12 +1,12 @@
 // Colours for finished code blocks. The library (highlight.js) is fetched when the first finished code block is shown.
-import DOMPurify from "/vendor/purify.es.mjs";
+import DOMPurify from "../../vendor/purify.es.mjs";
 
 const text_max = 100_000;
 const kept = { ALLOWED_TAGS: ["span"], ALLOWED_ATTR: ["class"], RETURN_DOM_FRAGMENT: true };
 
 let loading = null;
 function load() {
-  loading ??= import("/vendor/highlight.min.js").then((module) => module.default, () => null);
+  loading ??= import("../../vendor/highlight.min.js").then((module) => module.default, () => null);
   return loading;
 }
 

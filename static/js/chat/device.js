@@ -4,7 +4,7 @@
 //   | {phase: "fetching" | "warming", done_bytes, all_bytes} | {phase: "ready", adapter, software, context_tokens}
 //   | {phase: "failed", code, message}
 import { ApiError } from "../api.js";
-import { recall, remember } from "../storage.js";
+import { askToStay, recall, remember } from "../storage.js";
 
 // The fields of a request that this device supports, with the same meaning as at the hub. A request with a form of
 // answers (tools, a schema, a grammar) is refused earlier.
@@ -14,6 +14,9 @@ const fields = ["messages", "max_tokens", "stop", "temperature", "top_p", "top_k
 // The context size in tokens that the worker allocates. If the GPU's memory is too small, the size is halved, down to
 // the minimum that is useful for a chat.
 const context_tokens_max = 4096, context_tokens_min = 512;
+
+// True if this page may use WebGPU at all; whether there is a GPU is known later.
+export const hasWebGpu = () => Boolean(globalThis.isSecureContext && globalThis.navigator?.gpu);
 
 const aborted = () => new DOMException("stopped", "AbortError");
 
@@ -37,15 +40,17 @@ export class ThisDevice {
     for (const tell of this.waiting.splice(0)) tell();
   }
   get ready() { return this.state.phase === "ready"; }
+  // True while the model is on its way to the GPU, with nothing for the user to decide: a question may wait for it.
+  get is_coming() { return ["looking", "fetching", "warming"].includes(this.state.phase); }
 
   // Asks the hub what has to be downloaded; files that are stored already are loaded onto the GPU without a question.
   begin() {
     if (this.worker) return;
-    if (!window.isSecureContext || !navigator.gpu) {
+    if (!hasWebGpu()) {
       this.set({ phase: "failed", code: "no_webgpu", message: "" });
       return;
     }
-    this.worker = new Worker("/wasm/local_worker.js", { type: "module" });
+    this.worker = new Worker(new URL("../../wasm/local_worker.js", import.meta.url), { type: "module" });
     this.worker.onmessage = ({ data }) => this.hear(data);
     this.worker.onerror = (event) => {
       event.preventDefault();
@@ -59,7 +64,7 @@ export class ThisDevice {
   load() {
     if (this.state.phase !== "asking") return;
     const { bytes, missing_bytes } = this.state;
-    navigator.storage?.persist?.().catch(() => {});
+    askToStay();
     this.set({ phase: "fetching", done_bytes: bytes - missing_bytes, all_bytes: bytes });
     this.worker.postMessage({ type: "load", key: this.apiKey(), context_tokens_max: this.context_tokens });
   }
@@ -106,9 +111,11 @@ export class ThisDevice {
   }
 
   // Computes one answer and passes it on in chunks of the API, like streamChat(). Rejects with an AbortError when
-  // `how.signal` is aborted. If the GPU is lost in the middle of an answer, or has too little memory, the answer is
-  // computed once more: the same seed gives the same words, and only words after the interruption are passed on.
+  // `how.signal` is aborted. A question that is asked while the model loads waits for it. If the GPU is lost in the
+  // middle of an answer, or has too little memory, the answer is computed once more: the same seed gives the same
+  // words, and only words after the interruption are passed on.
   async answer(request, how) {
+    await this.settled(how.signal);
     while (this.busy) await this.busy;
     const body = { seed: crypto.getRandomValues(new Uint32Array(1))[0] };
     for (const name of fields) if (request[name] !== undefined) body[name] = request[name];
@@ -126,7 +133,7 @@ export class ThisDevice {
     const { finish_reason, prompt_tokens, completion_tokens, tokens_per_s } = await ask().catch(async (error) => {
       if (!error.is_passing) throw error;
       this.begin();
-      await this.settled();
+      await this.settled(how.signal);
       return ask();
     });
     how.onChunk({
@@ -140,7 +147,7 @@ export class ThisDevice {
   run(body, signal, onText) {
     return new Promise((resolve, reject) => {
       if (signal.aborted) return reject(aborted());
-      if (!this.ready) return reject(new ApiError(400, { code: "device_off", message: this.state.message ?? "" }));
+      if (!this.ready) return reject(this.notReady());
       this.busy = new Promise((free) => {
         this.answering = {
           resolve, reject, free,
@@ -164,9 +171,20 @@ export class ThisDevice {
     answering?.free();
   }
 
-  // Resolves when the device is ready, has failed, or needs a decision of the user.
-  async settled() {
-    const isUnderWay = () => ["looking", "fetching", "warming"].includes(this.state.phase);
-    while (isUnderWay()) await new Promise((resolve) => { this.waiting.push(resolve); });
+  // Resolves when the device is ready, has failed, or needs a decision of the user. Rejects with an AbortError when
+  // `signal` is aborted.
+  async settled(signal) {
+    const changed = (resolve, reject) => {
+      this.waiting.push(resolve);
+      signal?.addEventListener("abort", () => reject(aborted()), { once: true });
+    };
+    while (this.is_coming) {
+      if (signal?.aborted) throw aborted();
+      await new Promise(changed);
+    }
+  }
+  notReady() {
+    const { phase, code, message = "" } = this.state;
+    return new ApiError(400, { code: phase === "failed" ? `device_${code}` : "device_off", message });
   }
 }

@@ -1,7 +1,7 @@
 // The place of computation in the settings, "hub" or "this device", and the device's progress.
-import { element } from "/js/dom.js";
-import { deviceWords } from "/js/chat/words.js";
-import { say } from "/js/words/chat.js";
+import { element } from "../dom.js";
+import { deviceWords } from "./words.js";
+import { say } from "../words/chat.js";
 
 // Shows the state of the device and the buttons for it.
 export class DevicePanel {

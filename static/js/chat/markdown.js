@@ -1,12 +1,12 @@
 // Converts Markdown of a model's answer to sanitised DOM. Nothing in an answer can run, load or style anything. A
 // streaming answer is painted by MarkdownView: finished blocks stay as they are, only the tail is created again.
-import { Lexer, Marked } from "/vendor/marked.esm.js";
-import DOMPurify from "/vendor/purify.es.mjs";
-import { make } from "/js/dom.js";
-import { numFinished } from "/js/chat/blocks.js";
-import { colourCode } from "/js/chat/colours.js";
-import { makeFormula, mathTokens } from "/js/chat/math.js";
-import { say } from "/js/words/chat.js";
+import { Lexer, Marked } from "../../vendor/marked.esm.js";
+import DOMPurify from "../../vendor/purify.es.mjs";
+import { make } from "../dom.js";
+import { numFinished } from "./blocks.js";
+import { colourCode } from "./colours.js";
+import { makeFormula, mathTokens } from "./math.js";
+import { say } from "../words/chat.js";
 
 const escape = (text) => text.replace(/[&<>"']/g, (one) => `&#${one.charCodeAt(0)};`);
 const marked = new Marked({

@@ -50,7 +50,7 @@ export const mathTokens = (escape) => {
 let katex = null;
 let loading = null;
 function load() {
-  loading ??= import("/vendor/katex.min.js").then(() => { katex = globalThis.katex; }, () => {});
+  loading ??= import("../../vendor/katex.min.js").then(() => { katex = globalThis.katex; }, () => {});
   return loading;
 }
 

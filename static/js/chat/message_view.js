@@ -1,10 +1,10 @@
 // A message on the page: a question as typed; an answer with its thoughts, its facts and how it ended. If a message
 // has several versions, a row shows which one this is and switches to the others.
-import { copyText, button, make } from "/js/dom.js";
-import { say } from "/js/words/chat.js";
-import { MarkdownView, copyCodeOf, renderMarkdown } from "/js/chat/markdown.js";
-import { CallCards, JsonCard } from "/js/chat/cards.js";
-import { endWords, factsOf, thoughtWords } from "/js/chat/words.js";
+import { copyText, button, make } from "../dom.js";
+import { say } from "../words/chat.js";
+import { MarkdownView, copyCodeOf, renderMarkdown } from "./markdown.js";
+import { CallCards, JsonCard } from "./cards.js";
+import { endWords, factsOf, thoughtWords } from "./words.js";
 
 // Shows one message with its buttons.
 export class MessageView {

@@ -1,9 +1,11 @@
 // The settings next to the thread: fields that report invalid values, code to use the API from a program, and files.
-import { copyText, element, make } from "/js/dom.js";
-import { defaults, presets, presetsOf, problemOf, settingsOf, withPreset } from "/js/chat/settings.js";
-import { snippets } from "/js/chat/snippets.js";
-import { read, recall, remember } from "/js/storage.js";
-import { say } from "/js/words/chat.js";
+import { root } from "../api.js";
+import { copyText, element, make } from "../dom.js";
+import { hasWebGpu } from "./device.js";
+import { defaults, presets, presetsOf, problemOf, settingsOf, withPreset } from "./settings.js";
+import { snippets } from "./snippets.js";
+import { read, recall, remember } from "../storage.js";
+import { say } from "../words/chat.js";
 
 const kept_as = "moex-settings";
 const presets_kept_as = "moex-presets";
@@ -80,7 +82,8 @@ export class SettingsPanel {
     this.info = info;
     this.context_tokens = info.context_tokens ?? null;
     element("key-field").hidden = !info.api_key_required;
-    element("place-field").hidden = !info.gives_model && this.settings.place === "hub";
+    // A place that cannot compute is hidden, unless the user chose it before.
+    element("place-field").hidden = !(info.gives_model && hasWebGpu()) && this.settings.place === "hub";
     element("effort-field").hidden = !info.reasoning_effort;
     // Reset the reasoning effort: a model without effort levels would refuse a value that was chosen for another model.
     if (!info.reasoning_effort) this.settings.reasoning_effort = defaults.reasoning_effort;
@@ -147,7 +150,7 @@ export class SettingsPanel {
       tab.setAttribute("aria-pressed", String(tab.dataset.language === this.language));
     }
     const { model = "", api_key_required: needs_key = false } = this.info ?? {};
-    const text = snippets[this.language]({ origin: location.origin, model, needs_key });
+    const text = snippets[this.language]({ root, model, needs_key });
     element("snippet").replaceChildren(make("code", "", text));
   }
 }

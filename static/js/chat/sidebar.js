@@ -1,7 +1,7 @@
 // The list of conversations: newest first, searched by any word in them, renamed in place, deleted with undo.
-import { button, element, make } from "/js/dom.js";
-import { when } from "/js/format.js";
-import { say } from "/js/words/chat.js";
+import { button, element, make } from "../dom.js";
+import { when } from "../format.js";
+import { say } from "../words/chat.js";
 
 const undo_ms = 12000;
 

@@ -1,7 +1,7 @@
 // The open conversation on the page. Only changed parts are touched: selected text, a focused button and an open block
 // of thoughts stay as they are.
-import { pathOf, siblingsOf } from "/js/chat/conversation.js";
-import { MessageView } from "/js/chat/message_view.js";
+import { pathOf, siblingsOf } from "./conversation.js";
+import { MessageView } from "./message_view.js";
 
 const near_end_px = 80;
 

@@ -129,7 +129,7 @@ export class Turn {
 
   // Ends the answer. `reason`: "" when the stream ended normally, "stopped" by the user, or "failed" with the error in
   // `words`.
-  end(reason, { now_ms, words = "", limit = null, context_tokens = null }) {
+  end(reason, { now_ms, words = "", is_final = false, limit = null, context_tokens = null }) {
     const message = this.message;
     if (message.thinking && this.thought_ms !== null) {
       message.reasoning_ms = this.reasoning_ms_before + now_ms - this.thought_ms;
@@ -140,7 +140,7 @@ export class Turn {
     // If one part of an answer ended without its final data, it is unknown which workers computed the whole answer.
     if (!this.moex && this.pieces > 0) message.facts.is_told = false;
 
-    if (reason) message.end = { reason, words };
+    if (reason) message.end = { reason, words, ...(is_final ? { is_final } : {}) };
     else if (this.finish === "length") message.end = this.endOfLength(limit, context_tokens);
     else message.end = { reason: "stop", words: "" };
     if (was_thinking) message.end.in_thought = true;

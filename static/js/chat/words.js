@@ -5,8 +5,14 @@ import { say } from "../words/chat.js";
 
 // ---- the pool of contributors; `health` is the reply of /health, or null when the hub does not answer
 
-// Returns {kind, text, short} for the label that shows the pool: its colour, its text, and a short text for a phone.
-export function poolWords(health) {
+// Returns {kind, text, short, welcome}: the colour and text of the label that shows the pool, a short text for a phone,
+// and the sentence under the greeting. `needs_key`: the hub asks for a key that the user has not entered.
+export function poolWords(health, needs_key = false) {
+  const needs = needs_key && health && { kind: "warn", text: say("key_needed"), short: say("key_needed_short") };
+  return { ...(needs || labelOf(health)), welcome: needs ? say("key_welcome") : welcomeWords(health) };
+}
+
+function labelOf(health) {
   if (!health) return { kind: "bad", text: say("hub_offline"), short: say("offline") };
   const workers = health.workers ?? 0;
   const is_ok = health.status === "ok";
@@ -20,7 +26,7 @@ export function poolWords(health) {
 }
 
 // Returns the sentence under the greeting, which agrees with the label of the pool.
-export function welcomeWords(health) {
+function welcomeWords(health) {
   if (!health) return say("back_soon");
   const workers = health.workers ?? 0;
   const kept = health.prompts_kept_hours > 0 ? ` ${say("kept_on_disk", health.prompts_kept_hours)}` : "";
@@ -40,6 +46,16 @@ export function bannerWords(health, http_status) {
 
   const { units, covered } = health;
   return { text: units > 0 ? say("missing", units - covered, units) : say("parts_missing"), wants_join: true };
+}
+
+// Returns the same as poolWords() while answers are computed on this device: what is true before the model is loaded,
+// meanwhile, and afterwards. No question goes to the hub, whatever the device's state.
+export function placeWords({ phase }) {
+  const words = (kind, name) => ({
+    kind, text: say(`device_pill${name}`), short: say("device_pill_short"), welcome: say(`device_welcome${name}`),
+  });
+  if (phase === "ready") return words("good", "");
+  return words("warn", ["looking", "fetching", "warming"].includes(phase) ? "_coming" : "_missing");
 }
 
 // ---- texts about "this device"; its state {phase, ...} is defined in chat/device.js
@@ -64,9 +80,9 @@ function memoryWords(model_bytes) {
 
 function deviceTrouble(code, message) {
   const why = message.replace(/\.$/, "");
-  if (code === "no_webgpu") return say("device_no_webgpu");
+  if (code === "no_webgpu" || code === "no_gpu") return say(`device_${code}`);
   if (code === "no_space") return say("device_no_space", why);
-  if (code === "no_memory") return say("device_no_memory", why);
+  if (code === "no_memory" || code === "gpu_too_small") return say("device_no_memory", why);
   if (code === "unauthorized") return say("key_wanted");
   if (code === "other_hub") return say("device_other_hub", why);
   if (code === "device_lost") return say("device_lost", why);
@@ -139,7 +155,7 @@ export function endWords(message) {
     case "context":
       return { text: say("context_full", tokens), kind: "", action: "" };
     case "failed":
-      return { text: end.words, kind: "bad", action };
+      return { text: end.words, kind: "bad", action: end.is_final ? "" : action };
     default:
       return is_empty ? { text: say("nothing_said"), kind: "", action: "retry" } : null;
   }
@@ -171,5 +187,8 @@ export function errorWords(error) {
   if (error.status >= 500) return say("hub_failed", error.message.replace(/\.$/, ""));
   return error.message;
 }
+
+// True for an error that the same question meets again: trying again cannot help.
+export const isFinal = ({ code, status }) => code === "context_length_exceeded" || status === 413;
 
 export const unreachable = () => say("unreachable");

@@ -133,6 +133,10 @@ export const table = {
     // errors
     line_broke: "The connection to the hub broke in the middle of the answer.",
     key_wanted: "This hub asks for an API key. Set one in the settings.",
+    key_needed: "API key needed",
+    key_needed_short: "key",
+    key_welcome: "This hub answers only with an API key; its operator gives you one. The key stays in this tab.",
+    enter_key: "Enter the API key",
     key_wrong: "This key does not allow chats. Set another one in the settings.",
     too_long: "This conversation no longer fits the model's context. Start a new chat, or shorten the question.",
     queue_full: "Too many people are asking at once. Try again in a moment.",
@@ -167,13 +171,22 @@ export const table = {
     device_kept: "This page also opens without the hub.",
     device_form_hint: "The form of answers works with the hub only; this device writes plain text.",
     device_pill: "this device",
+    device_pill_coming: "this device, loading",
+    device_pill_missing: "this device, not ready",
     device_pill_short: "here",
     device_welcome: "Answers are computed on this device; what you write does not leave it.",
+    device_welcome_coming: "Answers are computed on this device; what you write does not leave it. The model is still "
+      + "loading: what you ask now is answered when it is ready.",
+    device_welcome_missing: "You chose this device for the answers, so nothing that you write goes to the hub. The "
+      + "model is not here yet: the settings say what is missing.",
+    waits_for_device: "The model is loading; the answer begins when it is ready.",
     device_not_ready: "The model is not on this device yet. The settings show the progress.",
     device_no_form: "This device writes plain text only: empty the form of answers in the settings, or let "
       + "the hub answer.",
     device_no_webgpu: "This browser has no WebGPU on this page, so nothing can be computed here. Use a current "
       + "browser, over https or on the hub's own machine.",
+    device_no_gpu: "WebGPU finds no GPU in this browser, so nothing can be computed here, and nothing was loaded. "
+      + "Switch on hardware acceleration in the browser's settings, or update the graphics driver.",
     device_no_space: (why) => `The model does not fit this device: ${why}.`,
     device_no_memory: (why) => `The GPU has too little memory for the model: ${why}.`,
     device_too_small: (size) => `That is more than this device's memory, about ${size}: it will hardly fit.`,
@@ -407,6 +420,11 @@ export const table = {
 
     line_broke: "Die Verbindung zum Hub brach mitten in der Antwort ab.",
     key_wanted: "Dieser Hub verlangt einen API-Schlüssel. Trage einen in den Einstellungen ein.",
+    key_needed: "Schlüssel nötig",
+    key_needed_short: "Key",
+    key_welcome: "Dieser Hub antwortet nur mit einem API-Schlüssel; sein Gastgeber gibt dir einen. Er bleibt in diesem "
+      + "Tab.",
+    enter_key: "API-Schlüssel eingeben",
     key_wrong: "Mit diesem Schlüssel gibt es keine Antworten. Trage einen anderen in den Einstellungen ein.",
     too_long: "Dieses Gespräch passt nicht mehr in den Kontext des Modells. Beginne einen neuen Chat oder kürze die "
       + "Frage.",
@@ -444,13 +462,23 @@ export const table = {
     device_kept: "Diese Seite öffnet sich auch ohne den Hub.",
     device_form_hint: "Die Form der Antworten zählt nur beim Hub: dieses Gerät schreibt einfachen Text.",
     device_pill: "dieses Gerät",
+    device_pill_coming: "dieses Gerät, lädt",
+    device_pill_missing: "dieses Gerät, nicht bereit",
     device_pill_short: "hier",
     device_welcome: "Antworten werden auf diesem Gerät berechnet; was du schreibst, verlässt es nicht.",
+    device_welcome_coming: "Antworten werden auf diesem Gerät berechnet; was du schreibst, verlässt es nicht. Das "
+      + "Modell lädt noch: was du jetzt fragst, wird beantwortet, sobald es bereit ist.",
+    device_welcome_missing: "Du hast dieses Gerät für die Antworten gewählt, also geht nichts, was du schreibst, zum "
+      + "Hub. Das Modell ist noch nicht hier: was fehlt, steht in den Einstellungen.",
+    waits_for_device: "Das Modell lädt; die Antwort beginnt, sobald es bereit ist.",
     device_not_ready: "Das Modell ist noch nicht auf diesem Gerät. Wie weit es ist, sagen die Einstellungen.",
     device_no_form: "Dieses Gerät gibt nur einfachen Text: leere die Form der Antworten in den Einstellungen, oder "
       + "lass den Hub antworten.",
     device_no_webgpu: "Dieser Browser hat auf dieser Seite kein WebGPU, also kann hier nichts berechnet werden. Nimm "
       + "einen aktuellen Browser, über https oder auf dem Rechner des Hubs.",
+    device_no_gpu: "WebGPU findet in diesem Browser keine GPU; hier kann also nichts berechnet werden, und geladen "
+      + "wurde nichts. Schalte in seinen Einstellungen die Hardwarebeschleunigung ein, oder erneuere den "
+      + "Grafiktreiber.",
     device_no_space: (why) => `Das Modell passt nicht auf dieses Gerät: ${why}.`,
     device_no_memory: (why) => `Die GPU hat zu wenig Speicher für das Modell: ${why}.`,
     device_too_small: (size) => `Das ist mehr, als dieses Gerät an Speicher hat, etwa ${size}: es wird kaum passen.`,
