@@ -334,6 +334,7 @@ constexpr const char* other_schemas = R"json({
     "units": {"type": "integer", "description": "Experts of all layers."},
     "held": {"type": "integer", "description": "Experts that some worker holds."},
     "replicas": {"type": "integer", "description": "Wanted copies of each expert."},
+    "calls_per_token": {"type": "integer", "description": "Expert calls that a token makes."},
     "expert_blob_bytes": {"type": "integer"},
     "computes_itself": {"type": "boolean", "description": "The hub computes missing experts."},
     "worker_state": {"type": ["string", "null"], "description": "Of ?worker=."},

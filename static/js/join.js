@@ -1,25 +1,30 @@
 // The join page: one Start button, then the current state of this tab. The work is done in a Dedicated Worker
 // (/wasm/worker.js); the texts are in join/words.js and words/join.js.
-import { getJson } from "/js/api.js";
-import { element } from "/js/dom.js";
-import { askToForget, forgetEverything, forgottenWords, listenForForget, startAnew } from "/js/forget.js";
-import { bytes, compact, ms } from "/js/format.js";
-import { Conditions } from "/js/join/conditions.js";
-import { takeToken, workerKey } from "/js/join/identity.js";
-import { keepAwake } from "/js/join/wake.js";
-import { WorkCard } from "/js/join/work.js";
-import { lendWords, powerWords } from "/js/join/work_words.js";
+import { getJson } from "./api.js";
+import { element } from "./dom.js";
+import { askToForget, forgetEverything, forgottenWords, listenForForget, startAnew } from "./forget.js";
+import { lentMb } from "./device_kind.js";
+import { bytes, compact, ms, number } from "./format.js";
+import { Conditions } from "./join/conditions.js";
+import { readLink } from "./join/link.js";
+import { takeToken, useLink, workerKey } from "./join/identity.js";
+import { keepAwake } from "./join/wake.js";
+import { WorkCard } from "./join/work.js";
+import { lendWords, powerWords } from "./join/work_words.js";
 import {
-  budgetWords, gpuWords, hasEnded, hubWords, keepWords, memoryWords, roundWords, shareWords, stageWords, storeWords,
-  storedWords,
-} from "/js/join/words.js";
-import { speakIn } from "/js/language.js";
-import { recall, remember } from "/js/storage.js";
-import { say, table } from "/js/words/join.js";
+  budgetWords, gpuWords, hasEnded, hubWords, keepWords, memoryWords, roundWords, shareWords, speedWords, stageWords,
+  storeWords, storedWords, wantsLink,
+} from "./join/words.js";
+import { speakIn } from "./language.js";
+import { askToStay, canRemember, drop, mayStay, read, recall, remember, roomForFiles, write } from "./storage.js";
+import { say, table } from "./words/join.js";
 
 const budgets_mb = [64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384];
 const idle_after_ms = 3000;
 const hub_key_kept_as = "moex-hub-key";
+const look_every_ms = 5000;
+const look_pause_ms = 1000;      // the shortest time between two looks
+const lends_as = "moex-lends";   // kept in this tab while it lends
 const blank = {
   phase: "none", detail: "", bytes_to_fetch: 0, bytes_fetched: 0, units_ready: 0, units_assigned: 0, pairs_answered: 0,
   round_ms_p50: 0, bytes_received: 0, bytes_sent: 0, bytes_downloaded: 0, adapter: {}, model_name: "",
@@ -71,6 +76,7 @@ function draw(status) {
   tell("model", status.model_name || "–");
   tell("hub-key", status.hub_key?.fingerprint || "–");
   tell("worker-name", status.worker_id ? say("listed_as", nickname || `#${status.worker_id}`) : "–");
+  tell("speed", speedWords(status.speed));
   tell("memory", memoryWords(status));
   drawBudget();
   drawKeep();
@@ -92,12 +98,15 @@ function drawProgress(status) {
 }
 
 function drawButtons(phase) {
-  const ended = hasEnded(phase);
-  element("start").hidden = !ended && phase !== "none";
-  element("start").textContent = say(ended ? "start_again" : "start");
+  const is_idle = hasEnded(phase) || phase === "none";
+  // Without another link, starting again would be refused again.
+  const needs_link = token === "" || wantsLink(last ?? blank);
+  element("link-form").hidden = !needs_link;
+  element("start").hidden = !is_idle || needs_link;
+  element("start").textContent = say(hasEnded(phase) ? "start_again" : "start");
+  element("stop").hidden = is_idle;
+  element("pause").hidden = is_idle || phase === "paused";
   element("accept-key").hidden = !(phase === "refused" && last?.hub_key?.state === "other" && last.hub_key.key);
-  element("stop").hidden = ended;
-  element("pause").hidden = ended || phase === "paused";
   element("resume").hidden = phase !== "paused" || !is_paused;
 }
 
@@ -114,6 +123,7 @@ function drawFigures(status) {
 
 function drawBudget() {
   element("budget-value").textContent = bytes(budgetBytes());
+  tell("offer", last || !token ? "" : say("offer", bytes(budgetBytes())));
   tell("budget-words", budgetWords(last, budgetBytes(), health?.units));
 }
 
@@ -125,6 +135,7 @@ function drawKeep() {
 function drawStore() {
   tell("stored", storedWords(room));
   tell("store-words", storeWords(last?.store, is_kept));
+  tell("unkept-words", canRemember() ? "" : say("no_values"));
 }
 
 function drawPower() {
@@ -135,6 +146,8 @@ function drawPower() {
 // ---- status reports of the worker
 
 function onStatus(status) {
+  if (status.phase !== last?.phase || status.units_ready !== last.units_ready) lookSoon();
+  if (status.phase === "serving" && !has_served) openRest();
   if (last && status.pairs_answered > last.pairs_answered) last_call_at = performance.now();
   last = status;
   conditions.count(status.bytes_received + status.bytes_sent + status.bytes_downloaded);
@@ -160,13 +173,22 @@ setInterval(() => {
   if (!last) return;
   const now = performance.now();
   if (before) {
-    const rate = (last.pairs_answered - before.pairs) / ((now - before.time) / 1000);
-    element("rate").textContent = compact.format(Math.max(0, rate));
+    const rate = Math.max(0, (last.pairs_answered - before.pairs) / ((now - before.time) / 1000));
+    element("rate").textContent = compact.format(rate);
+    element("tokens").textContent = lend?.calls_per_token > 0 ? number.format(rate / lend.calls_per_token) : "–";
   }
   before = { time: now, pairs: last.pairs_answered };
   draw(last);
   obeyRules();
+  if (last.phase === "offline") lookSoon();
 }, 1000);
+
+// The rest of the page is shown once something works.
+let has_served = false;
+function openRest() {
+  has_served = true;
+  element("more").open = true;
+}
 
 // ---- start and stop of the worker
 
@@ -177,11 +199,11 @@ function obstacle() {
 
 async function start() {
   element("start").disabled = true;
-  const [worker_key] = await Promise.all([workerKey(), info ?? look()]);
+  const [worker_key] = await Promise.all([workerKey(), knowHub()]);
   element("start").disabled = false;
   nickname = element("nickname").value.trim();
   worker?.terminate();
-  worker = new Worker("/wasm/worker.js", { type: "module", name: "moex" });
+  worker = new Worker(new URL("../wasm/worker.js", import.meta.url), { type: "module", name: "moex" });
   worker.onmessage = ({ data }) => (data.type === "status" ? onStatus(data.status) : fail(data.reason));
   worker.onerror = (event) => fail(say("worker_failed", event.message));
   worker.postMessage({
@@ -192,6 +214,7 @@ async function start() {
   });
   is_paused = false;
   waits = "";
+  write(lends_as, true);
   askToKeep();
   onStatus({ ...blank, phase: "starting" });
   obeyRules();
@@ -223,16 +246,34 @@ element("accept-key").addEventListener("click", () => {
 element("pause").addEventListener("click", () => pauseByHand(true));
 element("resume").addEventListener("click", () => pauseByHand(false));
 element("stop").addEventListener("click", () => {
+  drop(lends_as);
   worker?.postMessage("leave");
   keepAwake(false);
 });
+element("link-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  const link = readLink(element("link").value);
+  element("link-problem").textContent = link ? "" : say("bad_link");
+  if (link) useLink(link);
+});
 addEventListener("online", () => worker?.postMessage("online"));
 addEventListener("offline", () => last && draw(last));
-addEventListener("pagehide", () => worker?.postMessage("stop"));
+
+// A page that is closed, or that the browser freezes in the background, tells the hub that its experts go, so that
+// others get them at once. A page that comes back lends again.
+const leave = () => worker?.postMessage("leave");
+const lendAgain = () => { if (read(lends_as, false) && !obstacle() && token) start(); };
+addEventListener("pagehide", leave);
+document.addEventListener("freeze", leave);
+document.addEventListener("resume", lendAgain);
+addEventListener("pageshow", ({ persisted }) => { if (persisted) lendAgain(); });
+
+element("again").checked = recall("moex-again", "") === "yes";
+element("again").addEventListener("change", () => remember("moex-again", element("again").checked ? "yes" : ""));
 
 // ---- the contributor's limits, and stored data
 
-element("budget").value = recall("moex-budget", "4");
+element("budget").value = recall("moex-budget", String(budgets_mb.indexOf(lentMb())));
 element("budget").addEventListener("input", drawBudget);
 element("budget").addEventListener("change", () => {
   remember("moex-budget", element("budget").value);
@@ -255,13 +296,13 @@ element("nickname").addEventListener("change", () => remember("moex-nickname", e
 
 // Asks the browser to keep the stored experts, so that it does not delete them when its disk runs low.
 async function askToKeep() {
-  is_kept = await navigator.storage?.persist?.().catch(() => false) ?? false;
+  is_kept = await askToStay();
   drawStore();
 }
 
 async function showStored() {
-  room = await navigator.storage?.estimate?.().catch(() => null) ?? null;
-  if (await navigator.storage?.persisted?.().catch(() => false)) is_kept = true;
+  room = await roomForFiles();
+  if (await mayStay()) is_kept = true;
   drawKeep();
   drawStore();
 }
@@ -281,19 +322,33 @@ async function askWhatIsMissing() {
   if (work.is_refused) return null;
   // The hub's view of this tab: a tab that is connected and ready may still be in reserve.
   const asking = last?.worker_id && !hasEnded(last.phase) ? `?worker=${last.worker_id}` : "";
-  const { ok, body } = await getJson(`/api/lend${asking}`, token);
+  const { ok, body } = await getJson(`api/lend${asking}`, token);
   return ok ? body : null;
 }
 
+async function knowHub() {
+  info ??= await getJson("api/info").then(({ ok, body }) => (ok ? body : null)).catch(() => null);
+}
+
+let looked_at = -Infinity;
+let look_timer = 0;
+// Looks at the hub now, or as soon as a look is due: what the page says of the hub has just become old.
+function lookSoon() {
+  look_timer ||= setTimeout(look, Math.max(0, looked_at + look_pause_ms - performance.now()));
+}
+
 async function look() {
-  const [known, seen, wants] = await Promise.all([
-    info ?? getJson("/api/info").then(({ ok, body }) => (ok ? body : null)).catch(() => null),
-    getJson("/health").then(({ body }) => body).catch(() => null),
+  clearTimeout(look_timer);
+  look_timer = 0;
+  looked_at = performance.now();
+  const [, seen, wants] = await Promise.all([
+    knowHub(),
+    getJson("health").then(({ body }) => body).catch(() => null),
     work.look().then(askWhatIsMissing).catch(() => null),
   ]);
-  info = known;
   health = seen;
   lend = wants;
+  if (seen && last?.phase === "offline") worker?.postMessage("online");      // the hub is back
   if (last) draw(last);
   drawHub();
   drawBudget();
@@ -313,12 +368,14 @@ function drawBeginning(forgotten = "") {
   } else if (!token) {
     element("detail").textContent = `${forgotten} ${say("no_token")}`.trim();
   }
+  drawButtons("none");
 }
 
 function begin() {
   drawBeginning(forgottenWords());
   if (obstacle()) document.documentElement.dataset.phase = "failed";
   element("start").disabled = obstacle() !== "";      // from now on, clicks on Start are handled
+  if (element("again").checked) lendAgain();
 }
 
 // Draws all texts of the page again after the user has chosen another language.
@@ -340,6 +397,6 @@ drawBudget();
 drawKeep();
 drawPower();
 look();
-setInterval(look, 5000);
+setInterval(look, look_every_ms);
 showStored();
 setInterval(showStored, 5000);

@@ -128,6 +128,7 @@ test("a joining tab asks for persistent storage and shows the reply", async () =
     const { targetInfo: { browserContextId } } = await front.send("Target.getTargetInfo");
     if (is_granted) await owner.send("Browser.grantPermissions", { browserContextId, permissions: ["durableStorage"] });
     await page.goto(hub.join);
+    await page.locator("#more > summary").click();
     await page.locator("#stored", { hasText: / of .* that this browser gives the site$/ }).waitFor({ timeout: 0 });
     if (!is_granted) assert.equal(await page.locator("#store-words").textContent(), "", "not asked yet");
     await page.getByRole("button", { name: "Start", exact: true }).click();
@@ -178,6 +179,7 @@ test("an identity counts the work of its tabs, is exported and deleted", async (
   const context = await browser.newContext();
   const page = await context.newPage();
   await page.goto(hub.join);
+  await page.locator("#more > summary").click();
   await page.locator("#nickname").fill("Ada");
   await page.getByRole("button", { name: "Start", exact: true }).click();
   await serving(page);
@@ -211,6 +213,7 @@ test("an identity counts the work of its tabs, is exported and deleted", async (
   const other = await browser.newContext();
   const elsewhere = await other.newPage();
   await elsewhere.goto(hub.join);
+  await elsewhere.locator("#more > summary").click();
   await elsewhere.locator("#work-none").waitFor({ timeout: 0 });
   await elsewhere.locator("#work-file").setInputFiles(path);
   await passphrase(elsewhere, "wrong horse");

@@ -99,6 +99,7 @@ test("markup in a contributor's name stays inert, and no page asks another host 
     const onEach = (request) => { if (!/^(data|blob):/.test(request.url())) asked.add(new URL(request.url()).host); };
     context.on("request", onEach);
     const lender = await openPage(context, hub.join);
+    await lender.locator("#more > summary").click();
     await lender.locator("#nickname").fill("<img src=x onerror=xss()>");
     await lender.locator("#nickname").dispatchEvent("change");
     await lender.getByRole("button", { name: "Start", exact: true }).click();

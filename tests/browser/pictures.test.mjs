@@ -222,9 +222,11 @@ test("the join page in every state", async () => {
     const said = join_table[languageOf(look)];
     await page.goto(`${scripted.url}/join.html#token=x`);
     await page.locator("#hub-words", { hasText: said.hub("qwen3", 12, 0).split(". ")[1] }).waitFor();
-    await page.locator("#lend-words", { hasText: said.gap(143, false) }).waitFor();
+    await page.locator("#lend-words", { hasText: said.gap(143, false) }).waitFor({ state: "attached" });
     assert.equal(await page.evaluate(() => document.documentElement.lang), languageOf(look));
     await picture(page, `join-not-started-${look}`);
+    await page.locator("#more > summary").click();
+    await picture(page, `join-more-${look}`);
     await page.getByRole("button", { name: said.keep_count }).click();
     await page.locator("#work-mine").waitFor();
     await picture(page, `join-work-${look}`);

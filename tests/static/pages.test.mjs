@@ -1,16 +1,19 @@
 // The plain modules of the join and status pages, the formats of figures, and the detection of finished blocks.
 import assert from "node:assert/strict";
-import { readFileSync } from "node:fs";
+import { readFileSync, readdirSync } from "node:fs";
 import { join, resolve } from "node:path";
 import { test } from "node:test";
 
 import { numFinished } from "../../static/js/chat/blocks.js";
 import { bytes, count, ms, span, when } from "../../static/js/format.js";
+import { isPhone, lentMb } from "../../static/js/device_kind.js";
+import { readLink } from "../../static/js/join/link.js";
 import { capProblem, reasonToWait, rulesOf, usedOn } from "../../static/js/join/rules.js";
 import {
-  budgetWords, gpuWords, hubWords, keepWords, memoryWords, phases, shareWords, stageWords, storeWords,
-  storedWords,
+  budgetWords, gpuWords, hubWords, keepWords, memoryWords, phases, shareWords, speedWords, stageWords,
+  storeWords, storedWords, wantsLink,
 } from "../../static/js/join/words.js";
+import { lendWords } from "../../static/js/join/work_words.js";
 import { heatLayout, heatWords, holderKind, tellsTiers, tierKind, tierSentence } from "../../static/js/status/heat.js";
 import { hostWords } from "../../static/js/status/host.js";
 import { LastMinute, stepWords } from "../../static/js/status/split.js";
@@ -249,4 +252,63 @@ test("ExpertOfTheHubIsNotShownAsMissing", () => {
   assert.match(heatWords([[0, 0]], false), /^No expert has a holder/);
   assert.equal(heatWords([[1, 0], [2, 1]], true),
     "Contributors hold 3 of 4 experts, the hub computes the rest itself.");
+});
+
+// ---- defaults and links of the join page
+
+test("PhonesLendLessMemoryByDefault", () => {
+  const iphone = { userAgent: "Mozilla/5.0 (iPhone; CPU iPhone OS 26_0 like Mac OS X) AppleWebKit/605.1.15" };
+  const ipad = { userAgent: "Mozilla/5.0 (Macintosh; Intel Mac OS X 10_15_7) AppleWebKit/605.1.15", maxTouchPoints: 5 };
+  const android = { userAgentData: { mobile: true }, userAgent: "", deviceMemory: 8 };
+  for (const phone of [iphone, ipad, android]) assert.deepEqual([isPhone(phone), lentMb(phone)], [true, 256]);
+  const mac = { userAgent: ipad.userAgent, maxTouchPoints: 0 };
+  assert.equal(lentMb(mac), 1024);
+  assert.equal(lentMb({ userAgent: "Mozilla/5.0 (X11; Linux x86_64)", deviceMemory: 8 }), 1024);
+  assert.equal(lentMb({ userAgent: "Mozilla/5.0 (X11; Linux x86_64)", deviceMemory: 4 }), 512);
+  assert.equal(lentMb({ userAgent: "Mozilla/5.0 (X11; CrOS x86_64)", deviceMemory: 2 }), 256);
+});
+
+test("PastedJoinLinkGivesTokenAndAddress", () => {
+  const token = "moex-join-0123456789abcdef";
+  assert.deepEqual(readLink(` https://hub.example/moex/join.html#token=${token} `),
+    { token, url: `https://hub.example/moex/join.html#token=${token}` });
+  assert.deepEqual(readLink(token), { token, url: "" });
+  for (const bad of ["", "https://hub.example/join.html", "hello", "https://hub.example/#token="]) {
+    assert.equal(readLink(bad), null, bad);
+  }
+});
+
+test("RefusedTokenWantsAnotherLink", () => {
+  const detail = "The hub refused this worker: join token. Ask the host for a fresh join link.";
+  assert.equal(wantsLink({ phase: "refused", detail }), true);
+  assert.equal(wantsLink({ phase: "refused", detail: "The hub refused this worker: banned." }), false);
+  assert.equal(wantsLink({ phase: "serving", detail }), false);
+});
+
+test("SpeedOfALenderIsAFigureOfItsOwn", () => {
+  assert.equal(speedWords({ expert_ns: 250000 }), "One expert takes 250 µs here: at most about 4,000 calls a second.");
+  assert.equal(speedWords({ expert_ns: 0 }), "–");
+});
+
+test("CompleteHubLacksFurtherCopiesOnly", () => {
+  const lend = { units: 128, held: 128, expert_blob_bytes: 156000, computes_itself: true, scarce: [{ layer: 0 }] };
+  assert.match(lendWords(lend)[0], /^Every expert is held by a contributor; a further copy is needed most in layer 0/);
+  assert.match(lendWords({ ...lend, held: 120 })[0], /^8 experts are held by no contributor; help is needed most/);
+});
+
+// ---- addresses
+
+test("NoPageNamesAPathFromTheRootOfItsOrigin", () => {
+  const folder = new URL("../../static/", import.meta.url);
+  const files = readdirSync(folder, { recursive: true }).filter((name) => /\.(js|html|css)$/.test(name));
+  const worker = new URL("../../web-worker/browser/", import.meta.url);
+  const texts = [...files.map((name) => [name, new URL(name, folder)]),
+    ...readdirSync(worker).filter((name) => name.endsWith(".js")).map((name) => [name, new URL(name, worker)])];
+  assert.ok(texts.length > 50);
+  const folders = "js|css|wasm|vendor|api|v1|health|weights|worker|join|status|admin|bench|favicon|service_worker";
+  const absolute = new RegExp(`["'\`(=]/(?:${folders})\\b`);
+  const wrong = texts.flatMap(([name, file]) => readFileSync(file, "utf8").split("\n")
+    .filter((line) => !/^\s*(\/\/|\*)/.test(line) && absolute.test(line.replace(/\/\/ .*$/, "")))
+    .map((line) => `${name}: ${line.trim()}`));
+  assert.deepEqual(wrong, []);
 });

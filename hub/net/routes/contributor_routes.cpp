@@ -130,6 +130,7 @@ void Routes::serve_lend(HttpRequest request, Responder responder) const {
                          {"units", units},
                          {"held", held},
                          {"replicas", wanted},
+                         {"calls_per_token", needs.size() * config.top_k},
                          {"expert_blob_bytes", hub_.package->expert_blob_bytes()},
                          {"computes_itself", core.options().local_fallback},
                          {"scarce", scarce_json(needs)},

@@ -1,9 +1,9 @@
 // The card "When it may work": its fields, the browser's knowledge of this machine, and the resulting reason to wait.
-import { element, make } from "/js/dom.js";
-import { bytes } from "/js/format.js";
-import { capProblem, reasonToWait, rulesOf, usedOn } from "/js/join/rules.js";
-import { recall, remember } from "/js/storage.js";
-import { say } from "/js/words/join.js";
+import { element, make } from "../dom.js";
+import { bytes } from "../format.js";
+import { capProblem, reasonToWait, rulesOf, usedOn } from "./rules.js";
+import { recall, remember } from "../storage.js";
+import { say } from "../words/join.js";
 
 const kept_as = "moex-rules";
 const data_kept_as = "moex-data";

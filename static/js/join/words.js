@@ -103,6 +103,15 @@ export function hubWords(info, health, lend = null) {
   return say("hub", info.model, health.workers ?? 0, missing);
 }
 
+// Describes how fast this device computes, as measured before it joined.
+export function speedWords(speed) {
+  if (!(speed?.expert_ns > 0)) return "–";
+  return say("one_expert", fine(speed.expert_ns / 1e6), whole.format(Math.round(1e9 / speed.expert_ns)));
+}
+
+// Returns true if the hub refused the token of this tab's link: only another link helps.
+export const wantsLink = ({ phase, detail }) => phase === "refused" && /fresh join link\.$/.test(detail ?? "");
+
 const onProcessor = (adapter) => adapter?.backend === "cpu";
 
 // Describes the adapter. `why`: the reason why a tab that computes on the processor uses no GPU.

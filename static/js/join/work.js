@@ -1,15 +1,15 @@
 // The card "Your work here": an identity that the contributor creates, exports or deletes, and the hub's counts for it.
-import { getJson, postJson } from "/js/api.js";
-import { download, element, make } from "/js/dom.js";
-import { compact } from "/js/format.js";
+import { getJson, postJson } from "../api.js";
+import { download, element, make } from "../dom.js";
+import { compact } from "../format.js";
 import {
   dropOwner, forgetText, identityText, makeOwner, openSealedOwner, recallOwner, sealOwner, sign,
-} from "/js/join/owner.js";
+} from "./owner.js";
 import {
   boardRows, dailyPairs, rankText, shareOfToday, shareText, sparkPoints, sparkWords, verifiedText,
-} from "/js/join/work_words.js";
-import { recall, remember } from "/js/storage.js";
-import { say } from "/js/words/join.js";
+} from "./work_words.js";
+import { recall, remember } from "../storage.js";
+import { say } from "../words/join.js";
 
 const shows_kept_as = "moex-shows-name";
 const passphrase_letters_min = 8;
@@ -65,7 +65,7 @@ export class WorkCard {
     const is_due = at_once || before !== this.owner?.public_key || performance.now() - this.asked_at >= ask_every_ms;
     if (!this.is_refused && is_due) {
       this.asked_at = performance.now();
-      const path = this.owner ? `/api/contributors?key=${this.owner.public_key}` : "/api/contributors";
+      const path = this.owner ? `api/contributors?key=${this.owner.public_key}` : "api/contributors";
       const answer = await getJson(path, this.token).catch(() => null);
       if (answer?.status === 401) this.is_refused = true;
       if (answer?.ok) this.told = answer.body;
@@ -124,7 +124,7 @@ export class WorkCard {
     if (is_wanted === null) return;
     await this.look(true);
     const signature = await sign(this.owner, forgetText(this.told?.challenge));
-    const { ok, body } = await postJson("/api/contributors/forget",
+    const { ok, body } = await postJson("api/contributors/forget",
       { key: this.owner.public_key, challenge: this.told?.challenge ?? "", signature }, this.token);
     if (!ok) throw new Error(say("not_forgotten", body?.error?.message));
     await dropOwner();

@@ -56,8 +56,9 @@ export function lendWords(lend) {
   const room = Math.floor(1e9 / lend.expert_blob_bytes);
   const fits = room >= lend.units ? say("gigabyte_all") : say("gigabyte", room, lend.units);
   const gap = say("gap", lend.units - lend.held, lend.computes_itself);
-  const scarce = lend.scarce.length === 0
-    ? say("not_scarce") : say("scarce", lend.scarce.map(({ layer }) => layer));
+  // Where every expert has a holder, what the layers lack are further copies.
+  const kind = lend.held < lend.units ? "scarce" : "second_copies";
+  const scarce = lend.scarce.length === 0 ? say("not_scarce") : say(kind, lend.scarce.map(({ layer }) => layer));
   return [`${gap}${scarce}`, `${fits} ${say("one_takes", bytes(lend.expert_blob_bytes))}`];
 }
 

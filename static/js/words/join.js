@@ -61,6 +61,10 @@ export const table = {
     download: "Download",
     progress: (fetched, all, ready, assigned) => `${fetched} of ${all}, ${ready} of ${assigned} experts ready`,
     share: (ready, units, percent) => `This tab holds ${ready} of the model's ${experts(units)}: ${percent} %.`,
+    offer: (size) => `Lends at most ${size} of this device's memory. You can change this later, below.`,
+    link: "Join link",
+    use_link: "Use this link",
+    bad_link: "This is no join link: it ends in join.html#token= and the token.",
     start: "Start",
     start_again: "Start again",
     pause: "Pause",
@@ -70,6 +74,8 @@ export const table = {
     // figures
     calls: "expert calls answered",
     rate: "calls per second",
+    tokens_part: "tokens per second: this tab's part",
+    one_expert: (time, most) => `One expert takes ${time} here: at most about ${most} calls a second.`,
     experts: "experts held here",
     round: "per round, median",
     round_gpu: (time) => `per round, median; ${time} on the GPU`,
@@ -77,6 +83,7 @@ export const table = {
     downloaded: "weights downloaded",
 
     // limits
+    more: "More: limits, times, your work",
     use: "What it may use",
     memory: "Memory, at most",
     more_memory: "More memory holds more of the model. A change takes effect at once, and experts that still fit stay.",
@@ -98,6 +105,7 @@ export const table = {
     how_fast: "How fast is it?",
     cpu_only: (threads) => `none: computing on the processor (${threads}).`,
     software_gpu: " (software: slow, for tests)",
+    speed: "Speed",
     in_use: "In use",
     memory_parts: (used, limit, weights) =>
       `${used} of ${limit}: ${weights} of experts, the rest for calls and experts to come`,
@@ -117,6 +125,7 @@ export const table = {
       + "damaged experts are never used.",
     store_gone: (n) => `${count(n, "stored expert was", "stored experts were")} missing on the disk and `
       + "downloaded again.",
+    no_values: "This browser stores no settings for this page: name, limits and rules last until the page is closed.",
     store_failed: (why) => `Experts could not be stored (${why}): the next visit downloads them again.`,
 
     // rules
@@ -127,6 +136,7 @@ export const table = {
     hidden: "Only while another tab or window is in front",
     idle: "Only while nobody uses this computer",
     awake: "Keep the screen on while it works",
+    again: "Start by itself when this page is loaded again",
     from: "From",
     to: "To",
     any: "any",
@@ -155,6 +165,8 @@ export const table = {
       ? `${count(missing, "expert is", "experts are")} held by ${computes_itself ? "no contributor" : "nobody"}`
       : "Every expert is held by a contributor"),
     not_scarce: "; each has as many holders as the operator wants.",
+    second_copies: (layers) => `; a further copy is needed most in ${layers.length === 1 ? "layer" : "layers"} `
+      + `${layers.map((layer) => whole.format(layer)).join(", ")}.`,
     scarce: (layers) => `; help is needed most in ${layers.length === 1 ? "layer" : "layers"} `
       + `${layers.map((layer) => whole.format(layer)).join(", ")}.`,
     gigabyte_all: "A gigabyte here holds the whole model.",
@@ -272,6 +284,10 @@ export const table = {
     progress: (fetched, all, ready, assigned) => `${fetched} von ${all}, ${ready} von ${assigned} Experten bereit`,
     share: (ready, units, percent) =>
       `Dieser Tab hält ${ready} von ${count(units, "Experten", "Experten")} des Modells: ${percent} %.`,
+    offer: (size) => `Leiht höchstens ${size} vom Speicher dieses Geräts. Das lässt sich später unten ändern.`,
+    link: "Beitrittslink",
+    use_link: "Diesen Link nehmen",
+    bad_link: "Das ist kein Beitrittslink: er endet mit join.html#token= und dem Zeichen.",
     start: "Start",
     start_again: "Noch einmal starten",
     pause: "Pause",
@@ -280,12 +296,15 @@ export const table = {
 
     calls: "Expertenaufrufe beantwortet",
     rate: "Aufrufe pro Sekunde",
+    tokens_part: "Token pro Sekunde: der Teil dieses Tabs",
+    one_expert: (time, most) => `Ein Experte dauert hier ${time}: höchstens etwa ${most} Aufrufe pro Sekunde.`,
     experts: "Experten hier",
     round: "pro Runde, Median",
     round_gpu: (time) => `pro Runde, Median; davon ${time} auf der GPU`,
     traffic: "empfangen / gesendet",
     downloaded: "Gewichte geladen",
 
+    more: "Mehr: Grenzen, Zeiten, deine Arbeit",
     use: "Was er benutzen darf",
     memory: "Speicher, höchstens",
     more_memory: "Mehr Speicher hält mehr vom Modell. Eine Änderung gilt sofort; was noch passt, bleibt.",
@@ -307,6 +326,7 @@ export const table = {
     how_fast: "Wie schnell ist sie?",
     cpu_only: (threads) => `keine: es rechnet der Prozessor (${threads}).`,
     software_gpu: " (Software: langsam, für Tests)",
+    speed: "Tempo",
     in_use: "Belegt",
     memory_parts: (used, limit, weights) =>
       `${used} von ${limit}: ${weights} Experten, der Rest für Aufrufe und weitere Experten`,
@@ -329,6 +349,8 @@ export const table = {
       + "geladen und nie benutzt.",
     store_gone: (n) => `${count(n, "gespeicherter Experte war", "gespeicherte Experten waren")} von der Platte `
       + "verschwunden und neu geladen.",
+    no_values: "Dieser Browser speichert keine Einstellungen für diese Seite: Name, Grenzen und Regeln gelten, bis sie "
+      + "geschlossen wird.",
     store_failed: (why) => `Experten ließen sich nicht speichern (${why}): der nächste Besuch lädt sie neu.`,
 
     rules: "Wann er arbeiten darf",
@@ -339,6 +361,7 @@ export const table = {
     hidden: "Nur während ein anderer Tab oder ein anderes Fenster vorn ist",
     idle: "Nur während niemand diesen Computer benutzt",
     awake: "Bildschirm anlassen, solange er arbeitet",
+    again: "Von selbst starten, wenn diese Seite neu geladen wird",
     from: "Von",
     to: "Bis",
     any: "immer",
@@ -366,6 +389,9 @@ export const table = {
       ? `${count(missing, "Experte liegt", "Experten liegen")} bei ${computes_itself ? "keinem Helfer" : "niemandem"}`
       : "Jeder Experte liegt bei jemandem"),
     not_scarce: "; jeder ist so oft da, wie der Gastgeber es will.",
+    second_copies: (layers) => `; eine weitere Kopie fehlt am meisten in `
+      + `${layers.length === 1 ? "Schicht" : "den Schichten"} `
+      + `${layers.map((layer) => whole.format(layer)).join(", ")}.`,
     scarce: (layers) => `; am meisten fehlt in ${layers.length === 1 ? "Schicht" : "den Schichten"} `
       + `${layers.map((layer) => whole.format(layer)).join(", ")}.`,
     gigabyte_all: "Ein Gigabyte hier hält das ganze Modell.",

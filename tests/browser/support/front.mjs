@@ -1,4 +1,4 @@
-// A proxy in front of a hub, for native workers: it sees their downloads and may answer them itself, it reads the
+// A proxy in front of a hub, for native workers and tabs: it sees their downloads and may answer them itself, it reads the
 // WebSocket frames that they send, and it may replace the hub's frames.
 import { createServer, request as httpRequest } from "node:http";
 import { connect } from "node:net";
@@ -69,19 +69,22 @@ export class Front {
     front.join = `${front.url}/join.html${new URL(hub.join).hash}`;
     return front;
   }
-  pass(request, response) {
-    const { method, url, headers } = request;
+  // Returns the headers of a request with the hub as their Host, and as their Origin if a page of this proxy sent it.
+  headersOf({ headers }) {
     const { host } = new URL(this.hub.url);
+    return { ...headers, host, ...(headers.origin === this.url ? { origin: this.hub.url } : {}) };
+  }
+  pass(request, response) {
+    const { method, url } = request;
     const giveUp = () => response.destroy();      // if the hub is gone, its partial answer is invalid
-    httpRequest(`${this.hub.url}${url}`, { method, headers: { ...headers, host } }, (answer) => {
+    httpRequest(`${this.hub.url}${url}`, { method, headers: this.headersOf(request) }, (answer) => {
       response.writeHead(answer.statusCode, answer.headers);
       answer.on("error", giveUp).pipe(response);
     }).on("error", giveUp).end();
   }
   upgrade(request, socket, head) {
     const hub = connect(this.hub.port, "127.0.0.1");
-    const { host } = new URL(this.hub.url);
-    const fields = Object.entries({ ...request.headers, host });
+    const fields = Object.entries(this.headersOf(request));
     const headers = fields.map(([name, value]) => `${name}: ${value}\r\n`).join("");
     hub.write(`${request.method} ${request.url} HTTP/1.1\r\n${headers}\r\n`);
     const keep = ({ fin, opcode, payload }) => this.frames.push({ fin, opcode, payload });
