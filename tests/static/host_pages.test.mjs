@@ -5,7 +5,7 @@ import { test } from "node:test";
 import {
   banWords, bannedName, inOrder, limitWords, mayRevoke, qrPath, termWords, usedWords, workerName, workerPills,
 } from "../../static/js/admin/words.js";
-import { historySeries, historyWords } from "../../static/js/status/series.js";
+import { historySeries, historyWords, lonePoints } from "../../static/js/status/series.js";
 
 const day_s = 86400;
 const now_s = Date.UTC(2026, 10, 22) / 1000;
@@ -70,4 +70,10 @@ test("HistoryHasNullForStepsWithoutTheHub", () => {
   assert.deepEqual(series.coverage.slice(-3), [50, null, 50]);
   assert.match(historyWords(body), /2 tokens per second on average, 3 contributors at most, in 2 steps of 2 an expert/);
   assert.match(historyWords({ ...body, points: [] }), /Nothing yet/);
+});
+
+test("ValueWithoutNeighboursIsDrawnAsAPoint", () => {
+  assert.deepEqual(lonePoints([null, 3, null, 1, 2, null, 4]), [1, 6]);
+  assert.deepEqual(lonePoints([5]), [0]);
+  assert.deepEqual(lonePoints([null, null]), []);
 });

@@ -11,6 +11,7 @@ import { stageWords, hubWords, shareWords } from "../../static/js/join/words.js"
 import { lendWords } from "../../static/js/join/work_words.js";
 import { detailWords, table as join_table } from "../../static/js/words/join.js";
 import { table as chat_table } from "../../static/js/words/chat.js";
+import { table as bench_table } from "../../static/js/words/bench.js";
 import { table as admin_table } from "../../static/js/words/admin.js";
 import { table as status_table } from "../../static/js/words/status.js";
 import { table as shared_table } from "../../static/js/words/shared.js";
@@ -25,6 +26,7 @@ const scriptsOf = (name) => [
 const pages = [
   { document: "join.html", table: join_table, scripts: scriptsOf("join") },
   { document: "admin.html", table: admin_table, scripts: scriptsOf("admin") },
+  { document: "bench.html", table: bench_table, scripts: scriptsOf("bench") },
   { document: "status.html", table: status_table, scripts: scriptsOf("status") },
   {
     document: "index.html", table: chat_table,
@@ -123,7 +125,7 @@ test("GermanFiguresAndSentences", () => {
   assert.equal(shareWords({ units_ready: 3 }, 6144), "Dieser Tab hält 3 von 6.144 Experten des Modells: 0,0 %.");
   const lend = { units: 6144, held: 6144, expert_blob_bytes: 2506752, computes_itself: false, scarce: [{ layer: 7 }] };
   assert.deepEqual(lendWords(lend), [
-    "Jeder Experte liegt bei jemandem; am meisten fehlt in Schicht 7.",
+    "Jeder Experte liegt bei jemandem; eine weitere Kopie fehlt am meisten in Schicht 7.",
     "Ein Gigabyte hier hält 398 Experten von 6.144. Einer braucht 2,5 MB.",
   ]);
   const now = { is_online: true, now_ms: 0 };

@@ -1,28 +1,42 @@
 // The part of the bench page that times a whole model: a Dedicated Worker measures (/wasm/decoder_bench_worker.js); the
 // texts of its rows are in bench/model_words.js. ?models=SHAPE:WEIGHTS:KV,... measures several models, one after the
 // other; bench/README.md lists the other parameters.
-import { gigabytes } from "/js/bench/words.js";
-import { askedModels, modelCsvOf, models, ms, rowWords, titleOf } from "/js/bench/model_words.js";
-import { copyText, element, make } from "/js/dom.js";
+import { gigabytes } from "./words.js";
+import { askedModels, firstShape, modelCsvOf, models, ms, rowWords, titleOf } from "./model_words.js";
+import { copyText, element, make } from "../dom.js";
+import { say } from "../words/bench.js";
 
 const asked = askedModels(new URLSearchParams(location.search));
 let rows = [];
 let worker = null;
 let expected = 1;
 
+let shown = { kind: "", state: "none", detail: () => "" };      // `state` is a key of the texts
+
 const select = element("model");
-for (const [index, { words }] of models.entries()) select.append(make("option", "", words, { value: String(index) }));
-select.value = String(models.findIndex(({ shape }) => shape === "qwen2-1.5b"));
-if (asked.length > 0) {
-  select.append(make("option", "", "As in the address", { value: "asked" }));
-  select.value = "asked";
+function drawChoices() {
+  const chosen = select.value || (asked.length > 0 ? "asked"
+    : String(models.findIndex(({ shape }) => shape === firstShape())));
+  const options = models.map(({ words }, index) => make("option", "", words(), { value: String(index) }));
+  if (asked.length > 0) options.push(make("option", "", say("as_in_address"), { value: "asked" }));
+  select.replaceChildren(...options);
+  select.value = chosen;
 }
 
-function say(kind, state, detail) {
+function tell(kind, state, detail = shown.detail) {
+  shown = { kind, state, detail };
   element("model-state").className = `pill ${kind}`;
-  element("model-state").textContent = state;
-  element("model-detail").textContent = detail;
+  element("model-state").textContent = say(state);
+  element("model-detail").textContent = detail();
   document.documentElement.dataset.model = state;
+}
+
+// Draws this part of the page; again after the user has chosen another language.
+export function drawModelAnew() {
+  drawChoices();
+  tell(shown.kind, shown.state);
+  element("model-tables").replaceChildren();
+  for (const row of rows) tableOf(row).append(lineOf(row));
 }
 
 function cell(text, class_name = "") { return make("td", class_name, text); }
@@ -46,8 +60,9 @@ function tableOf(row) {
   const id = `model-${row.shape}-${row.weights.replace(" ", "-")}`;
   if (!element(id)) {
     const head = make("tr");
-    head.append(make("th", "", "Condition"), make("th", "number", "Per token"), make("th", "number", "tok/s"),
-      ...["GPU", "Prepare", "Fetch", "Weights"].map((word) => make("th", "number wide", word)));
+    head.append(make("th", "", say("condition")), make("th", "number", say("per_token")),
+      make("th", "number", say("tokens_s")),
+      ...["gpu", "prepare", "fetch", "weights"].map((key) => make("th", "number wide", say(key))));
     const top = make("thead");
     top.append(head);
     const table = make("table");
@@ -62,7 +77,7 @@ function tableOf(row) {
 }
 
 function end(kind, state, detail) {
-  say(kind, state, detail);
+  tell(kind, state, detail);
   worker?.terminate();
   worker = null;
   element("model-stage").textContent = "";
@@ -75,10 +90,10 @@ let done = 0;
 function onMessage({ data }) {
   if (data.adapter) {
     const { vendor, architecture, description, software, has_f16 } = data.adapter;
-    const name = [vendor, architecture, description].filter(Boolean).join(" ") || "a GPU";
+    const nameOf = () => [vendor, architecture, description].filter(Boolean).join(" ") || say("a_gpu");
     window.moexAdapter = data.adapter;
-    say("warn", "measuring", software ? `On ${name}: a software adapter, measured briefly.`
-      : `On ${name}${has_f16 ? "" : ", without half precision"}. Sums are kept in full precision.`);
+    tell("warn", "measuring",
+      () => (software ? say("software_model", nameOf()) : say("full_sums", nameOf(), has_f16)));
   } else if (data.stage) {
     element("model-stage").textContent = `${data.stage} …`;
   } else if (data.row) {
@@ -88,8 +103,8 @@ function onMessage({ data }) {
   } else if (data.done) {
     done += 1;
     element("model-progress").value = done / expected;
-  } else if (data.reason) end("bad", "failed", data.reason);
-  else if (data.finished) end("good", "done", element("model-detail").textContent);
+  } else if (data.reason) end("bad", "failed", () => data.reason);
+  else if (data.finished) end("good", "done");
 }
 
 element("model-start").addEventListener("click", () => {
@@ -99,12 +114,13 @@ element("model-start").addEventListener("click", () => {
   element("model-start").disabled = true;
   element("model-progress").hidden = false;
   element("model-progress").removeAttribute("value");
-  say("warn", "starting", "Looking for the GPU, preparing its programs and filling its memory.");
+  tell("warn", "starting", () => say("filling_detail"));
   const chosen = select.value === "asked" ? asked : [models[Number(select.value)]];
   expected = chosen.length;
-  worker = new Worker("/wasm/decoder_bench_worker.js", { type: "module", name: "moex-decoder-bench" });
+  worker = new Worker(new URL("../../wasm/decoder_bench_worker.js", import.meta.url),
+    { type: "module", name: "moex-decoder-bench" });
   worker.onmessage = onMessage;
-  worker.onerror = (event) => end("bad", "failed", `The program failed: ${event.message || "it did not load"}.`);
+  worker.onerror = (event) => end("bad", "failed", () => say("program_failed", event.message));
   worker.postMessage({ models: chosen.map(({ words, ...model }) => model) });
 });
 element("model-copy").addEventListener("click", () => copyText(modelCsvOf(rows), element("model-copy")));

@@ -1,35 +1,40 @@
 // Texts of the bench page about the rows of a whole model, and the rows in the format of decoder_bench. The module is
 // pure: it uses neither the page nor the hub.
 
-// The sizes in `words` are those of the weights; the other buffers of a model take a few hundred megabytes.
+import { isPhone, memoryGb } from "../device_kind.js";
+import { say } from "../words/bench.js";
+
+// The models, in the order of their size. The sizes in `words` are those of the weights; the other buffers of a model
+// take a few hundred megabytes.
 export const models = [
-  { shape: "demo", weights: "int4", words: "The demo, 24 M, INT4" },
-  { shape: "smollm-135m", weights: "int4", words: "SmolLM 135M, INT4, 0.1 GB" },
-  { shape: "qwen2-0.5b", weights: "int4", words: "Qwen2 0.5B, INT4, 0.3 GB" },
-  { shape: "tinyllama-1.1b", weights: "int4", words: "TinyLlama 1.1B, INT4, 0.8 GB" },
-  { shape: "qwen2-1.5b", weights: "int4", words: "Qwen2 1.5B, INT4, 1.0 GB" },
-  { shape: "llama3-8b", weights: "int4", words: "Llama 3 8B, INT4, 5 GB" },
-  { shape: "qwen3-30b-a3b", weights: "mixed", words: "Qwen3 30B-A3B, INT4 experts, 18 GB" },
+  { shape: "demo", weights: "int4", words: () => say("demo_model") },
+  { shape: "smollm-135m", weights: "int4", words: () => "SmolLM 135M, INT4, 0.1 GB" },
+  { shape: "qwen2-0.5b", weights: "int4", words: () => "Qwen2 0.5B, INT4, 0.3 GB" },
+  { shape: "tinyllama-1.1b", weights: "int4", words: () => "TinyLlama 1.1B, INT4, 0.8 GB" },
+  { shape: "qwen2-1.5b", weights: "int4", words: () => "Qwen2 1.5B, INT4, 1.0 GB" },
+  { shape: "llama3-8b", weights: "int4", words: () => "Llama 3 8B, INT4, 5 GB" },
+  { shape: "qwen3-30b-a3b", weights: "mixed", words: () => `Qwen3 30B-A3B, ${say("int4_experts")}, 18 GB` },
 ];
 
-const conditions = {
-  prefill: "Reading a prompt",
-  none: "Step by step, objects created anew",
-  reuse: "Step by step, objects reused",
-  pipeline: "Issued ahead, objects created anew",
-  both: "Issued ahead, objects reused",
-};
+// Returns the shape of the model that the page offers first on this device.
+export function firstShape(seen = globalThis.navigator) {
+  if (isPhone(seen)) return "smollm-135m";
+  return (memoryGb(seen) ?? 8) < 8 ? "qwen2-0.5b" : "qwen2-1.5b";
+}
+
+const conditions = { prefill: "prefill", none: "plain", reuse: "reuse", pipeline: "pipeline", both: "both" };
 export function rowWords({ what, fetch, keep_alive }) {
   const kernel = what.startsWith("kernel ") ? what.slice("kernel ".length) : null;
-  const reading = what === "both" && fetch > 1 ? `, ${fetch} tokens a reading` : "";
-  return kernel ?? `${conditions[what] ?? what}${reading}${keep_alive === false ? ", no keep-alive writes" : ""}`;
+  const reading = what === "both" && fetch > 1 ? say("a_reading", fetch) : "";
+  const condition = conditions[what] ? say(conditions[what]) : what;
+  return kernel ?? `${condition}${reading}${keep_alive === false ? say("no_keep_alive") : ""}`;
 }
 
 export const ms = (value) => (value > 0 ? `${value < 10 ? value.toFixed(2) : value.toFixed(1)} ms` : "");
 
 export const titleOf = ({ shape, weights }) => {
   const known = models.find((one) => one.shape === shape);
-  return `${known?.words.split(",")[0] ?? shape}, ${weights}`;
+  return `${known?.words().split(",")[0] ?? shape}, ${weights}`;
 };
 
 // Parses entries like "qwen2-1.5b:int4:f16": shape, weights, format of the KV cache; the last two are optional.

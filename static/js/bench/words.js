@@ -1,17 +1,13 @@
 // Texts of the bench page about a row, and the rows in the format of kernel_bench. The module is pure: it uses neither
 // the page nor the hub.
 
-// The names of the table's rows, in order: the rows of the published micro-benchmark, and of a whole round.
-export const kernels = {
-  gate_up: "GateUp", silu_mul: "SiLU · mul", down: "Down", total: "All three, one expert", readback: "Readback",
-  unpack_rows: "Unpack x", group_gate_up: "GateUp and SiLU of all experts", group_down: "Down of all experts",
-  group_gate_up_row: "GateUp and SiLU of all experts, one row", group_down_row: "Down of all experts and their sum",
-  group_gate_up_serial: "GateUp and SiLU of all experts, no barriers",
-  group_down_serial: "Down of all experts, no barriers", pack_rows: "Sum and pack y", round: "A whole round",
-};
-export const shapes = {
-  "qwen3-30b-a3b": "Qwen3-30B-A3B: 2048 × 768", paper: "The paper's: 4096 × 2048", demo: "The demo's: 384 × 256",
-};
+import { say } from "../words/bench.js";
+
+// The names of the table's rows: the rows of the published micro-benchmark, and of a whole round.
+const same_names = { gate_up: "GateUp", down: "Down" };
+export const kernelWords = (what) => same_names[what] ?? say(what) ?? what;
+export const shapeWords = (shape) => (
+  shape === "qwen3-30b-a3b" ? "Qwen3-30B-A3B: 2048 × 768" : say(`shape_${shape}`) ?? shape);
 export const sums = ["total", "round"];
 
 export function us(value) {
@@ -33,8 +29,7 @@ export function shareOfBound(row, bound_gb_s) {
   return `${percent < 10 ? percent.toFixed(1) : Math.round(percent)} %`;
 }
 
-export const rowsWords = (rows) => (rows === 1 ? "1 row per expert: one user"
-  : `${rows} rows per expert${rows >= 64 ? ": reading a prompt" : ": several users"}`);
+export const rowsWords = (rows) => (rows === 1 ? say("one_row") : say("rows", rows));
 
 const columns = "what,shape,slots,rows,routing,p10_us,p50_us,p99_us,gpu_us,dispatches,mb,gb_s";
 // Returns the rows as CSV. This page's round is the `page_round` of kernel_bench: the experts of kernel_bench's `round`

@@ -1,12 +1,12 @@
 // The last hour, day or week: four charts from /api/history, requested again every minute.
-import uPlot from "/vendor/uPlot.esm.js";
-import { getJson } from "/js/api.js";
-import { element, make } from "/js/dom.js";
-import { number } from "/js/format.js";
-import { dateLocale } from "/js/language.js";
-import { historySeries, historyWords } from "/js/status/series.js";
-import { read, write } from "/js/storage.js";
-import { say } from "/js/words/status.js";
+import uPlot from "../../vendor/uPlot.esm.js";
+import { getJson } from "../api.js";
+import { element, make } from "../dom.js";
+import { number } from "../format.js";
+import { dateLocale } from "../language.js";
+import { historySeries, historyWords, lonePoints } from "./series.js";
+import { read, write } from "../storage.js";
+import { say } from "../words/status.js";
 
 const spans = [["1h", "hour"], ["24h", "day"], ["7d", "week"]];
 const refresh_ms = 60000;
@@ -32,6 +32,9 @@ const sideAxis = (more) => ({
   stroke: colour("--muted"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false }, size: 52,
   values: (_, ticks) => ticks.map((tick) => number.format(tick)), ...more,
 });
+
+// A line joins neighbours, so a value without neighbours needs a point of its own, however dense the chart is.
+const loneOf = (chart, at, is_shown) => (is_shown ? null : lonePoints(chart.data[at]));
 
 let drawn = [];
 let body = null;
@@ -69,7 +72,7 @@ function draw() {
       ],
       series: [{}, ...lines.map(([, label, name, scale]) => ({
         label: say(label), scale, stroke: colour(name), width: 1.5, dash: scale === "%" ? [4, 3] : undefined,
-        points: { size: 4 }, spanGaps: false,
+        points: { size: 4, filter: loneOf }, spanGaps: false,
       }))],
     }, [series.times, ...lines.map(([name]) => series[name])], target));
   }
@@ -77,7 +80,7 @@ function draw() {
 
 async function refresh() {
   clearTimeout(timer);
-  const answer = await getJson(`/api/history?span=${span}`, key_of()).catch(() => null);
+  const answer = await getJson(`api/history?span=${span}`, key_of()).catch(() => null);
   if (answer?.ok) {
     body = answer.body;
     draw();

@@ -31,3 +31,9 @@ export function historyWords({ points, step_s }) {
   const gaps = partly > 0 ? say("gaps", partly, points.length) : say("no_gaps");
   return say("history_words", step_s / 60, mean, most, gaps);
 }
+
+// Returns the indices of the values that have no value beside them; null is a missing value.
+export function lonePoints(values) {
+  const has = (i) => values[i] !== null && values[i] !== undefined;
+  return [...values.keys()].filter((i) => has(i) && !has(i - 1) && !has(i + 1));
+}
