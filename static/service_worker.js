@@ -9,6 +9,7 @@
 const root = new URL("./", self.location.href).pathname;
 const kept_as = `moex-page-${root}-`;
 const kept_folders = ["js/", "css/", "wasm/", "vendor/"].map((folder) => root + folder);
+const away = [502, 503, 504];      // a proxy answers so while its hub is away
 const isOfPage = (path) => (
   path === root || path === `${root}favicon.svg` || kept_folders.some((one) => path.startsWith(one)));
 
@@ -41,11 +42,14 @@ self.addEventListener("fetch", (event) => {
   const { method, url } = event.request;
   const { origin, pathname, search } = new URL(url);
   if (method !== "GET" || origin !== self.location.origin || search !== "" || !isOfPage(pathname)) return;
-  event.respondWith(fetch(event.request).catch(async (error) => {
-    const response = await keptFile(pathname);
-    if (response) return response;
+  event.respondWith((async () => {
+    let error = null;
+    const answer = await fetch(event.request).catch((reason) => { error = reason; });
+    if (answer && !away.includes(answer.status)) return answer;
+    const kept = await keptFile(pathname) ?? answer;
+    if (kept) return kept;
     throw error;
-  }));
+  })());
 });
 
 // ---- storing the files of the page

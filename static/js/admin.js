@@ -3,15 +3,15 @@
 import {
   banWords, bannedName, inOrder, keyState, limitWords, mayRevoke, qrPath, termWords, usedWords, workerName,
   workerPills,
-} from "/js/admin/words.js";
-import { getJson, postJson } from "/js/api.js";
-import { button, confirmIn, copyText, element, make } from "/js/dom.js";
-import { listenForForget } from "/js/forget.js";
-import { compact, ms, span } from "/js/format.js";
-import { speakIn } from "/js/language.js";
-import { drop, read, write } from "/js/storage.js";
-import { say, table, word } from "/js/words/admin.js";
-import { helpOf } from "/js/words/settings.js";
+} from "./admin/words.js";
+import { getJson, postJson } from "./api.js";
+import { button, confirmIn, copyText, element, make } from "./dom.js";
+import { listenForForget } from "./forget.js";
+import { compact, ms, span } from "./format.js";
+import { speakIn } from "./language.js";
+import { drop, read, write } from "./storage.js";
+import { say, table, word } from "./words/admin.js";
+import { helpOf } from "./words/settings.js";
 
 const refresh_ms = 2000;
 const key_name = "moex-admin-key";
@@ -215,7 +215,7 @@ async function refresh() {
   clearTimeout(timer);
   try {
     const [keys, status, bans] = await Promise.all(
-      ["/api/admin/keys", "/api/status", "/api/admin/bans"].map((path) => getJson(path, key)));
+      ["api/admin/keys", "api/status", "api/admin/bans"].map((path) => getJson(path, key)));
     if (keys.status === 401 || keys.status === 403) return close(say("not_admin"));
     const failed = [keys, status, bans].find(({ ok }) => !ok);
     if (failed) throw new Error(failed.body?.error?.message ?? say("no_answer"));
@@ -232,7 +232,7 @@ async function refresh() {
 }
 
 async function openRooms() {
-  const [join, in_force] = await Promise.all([getJson("/api/admin/join", key), getJson("/api/admin/settings", key)]);
+  const [join, in_force] = await Promise.all([getJson("api/admin/join", key), getJson("api/admin/settings", key)]);
   if (!join.ok || !in_force.ok) throw new Error(say("no_settings"));
   drawJoin(join.body);
   settings = in_force.body.settings;
@@ -263,11 +263,11 @@ function ask(head, words, yes) {
 
 async function askToRevoke(one) {
   if (!await ask(say("ask_revoke"), say("ask_revoke_words", one.name, one.id), say("revoke"))) return;
-  if (await order("/api/admin/keys/revoke", { id: one.id })) refresh();
+  if (await order("api/admin/keys/revoke", { id: one.id })) refresh();
 }
 
 async function orderWorker(what, body) {
-  if (await order(`/api/admin/workers/${what}`, body)) refresh();
+  if (await order(`api/admin/workers/${what}`, body)) refresh();
 }
 
 async function askToBan(worker) {
@@ -276,18 +276,18 @@ async function askToBan(worker) {
 }
 
 async function lift({ worker_key }) {
-  if (await order("/api/admin/bans/lift", { worker_key })) refresh();
+  if (await order("api/admin/bans/lift", { worker_key })) refresh();
 }
 
 element("rotate").addEventListener("click", async () => {
   if (!await ask(say("ask_link"), say("ask_link_words"), say("new_link"))) return;
-  const join = await order("/api/admin/join/rotate", {});
+  const join = await order("api/admin/join/rotate", {});
   if (join) drawJoin(join);
 });
 
 element("make-key").addEventListener("submit", async (event) => {
   event.preventDefault();
-  const made = await order("/api/admin/keys", {
+  const made = await order("api/admin/keys", {
     name: element("key-name").value.trim(), role: element("key-role").value,
     tokens_per_minute: Number(element("key-limit").value), expires_days: Number(element("key-days").value),
   });
@@ -320,7 +320,7 @@ async function begin() {
   const once = new URLSearchParams(location.hash.slice(1)).get("once");
   if (once) {
     history.replaceState(null, "", location.pathname);
-    const claimed = await postJson("/api/admin/claim", {}, once).catch(() => null);
+    const claimed = await postJson("api/admin/claim", {}, once).catch(() => null);
     if (claimed?.ok) {
       key = claimed.body.key;
       write(key_name, key);

@@ -1,5 +1,5 @@
 // The DOM helpers that every page needs.
-import { say } from "/js/words/shared.js";
+import { say } from "./words/shared.js";
 
 export const element = (id) => document.getElementById(id);
 

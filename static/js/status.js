@@ -1,17 +1,17 @@
 // The live dashboard: requests /api/status every second and draws the changes.
-import uPlot from "/vendor/uPlot.esm.js";
-import { getJson } from "/js/api.js";
-import { copyText, element, make } from "/js/dom.js";
-import { listenForForget } from "/js/forget.js";
-import { bytes, compact, ms, number, span, whole } from "/js/format.js";
-import { speakIn } from "/js/language.js";
-import { drawLayer, heatWords, holderKind, tellsTiers, tierKind, tierSentence } from "/js/status/heat.js";
-import { hostWords } from "/js/status/host.js";
-import { sayHistoryAnew, showHistory } from "/js/status/history.js";
-import { onDemandWords, tierWords } from "/js/status/on_demand.js";
-import { LastMinute, splitWords, stepWords } from "/js/status/split.js";
-import { read, write } from "/js/storage.js";
-import { say, table } from "/js/words/status.js";
+import uPlot from "../vendor/uPlot.esm.js";
+import { getJson } from "./api.js";
+import { copyText, element, make } from "./dom.js";
+import { listenForForget } from "./forget.js";
+import { bytes, compact, ms, number, span, whole } from "./format.js";
+import { speakIn } from "./language.js";
+import { drawLayer, heatWords, holderKind, tellsTiers, tierKind, tierSentence } from "./status/heat.js";
+import { hostWords } from "./status/host.js";
+import { sayHistoryAnew, showHistory } from "./status/history.js";
+import { onDemandWords, tierWords } from "./status/on_demand.js";
+import { LastMinute, splitWords, stepWords } from "./status/split.js";
+import { read, write } from "./storage.js";
+import { say, table } from "./words/status.js";
 
 const history_s = 120;
 const series = { time: [], tokens: [], calls: [] };
@@ -358,7 +358,7 @@ function refusal(status, message) {
 
 async function refresh() {
   // Catch errors of the request only: an error while drawing is a fault of this page, not of the hub.
-  const answer = await getJson("/api/status", key).catch(() => null);
+  const answer = await getJson("api/status", key).catch(() => null);
   setTimeout(refresh, 1000);
   if (!answer) {
     tell("bad", say("hub_offline"), say("no_answer"));

@@ -24,7 +24,7 @@ const load = (path, coding) => new Promise((resolve, reject) => {
 function namedIn(path, text) {
   const pattern = path.endsWith('.js') || path.endsWith('.mjs')
     ? /^(?:import|export)\s(?:[^;]*?\sfrom\s+)?"([./][^"]+)"/gm
-    : /<(?:script|link|img)\b[^>]*?(?:src|href)="(\/[^"]+)"/g;
+    : /<(?:script|link|img)\b[^>]*?(?:src|href)="([^"]+)"/g;
   return [...text.matchAll(pattern)].map(([, name]) => new URL(name, `http://hub${path}`).pathname);
 }
 

@@ -22,7 +22,7 @@ const withBytes = (bytes, f) => host.withBytes(bytes, f);
 const withText = (text, f) => host.withText(text, f);
 
 const files = new ExpertFiles(tellStore);
-const blobs = new Blobs(new URL("/weights/", self.location.origin).href, files);
+const blobs = new Blobs(new URL("../weights/", import.meta.url).href, files);
 const timers = new Map();
 const soon = new MessageChannel();
 soon.port1.onmessage = ({ data }) => strike(data);
@@ -71,7 +71,7 @@ Object.assign(mx, {
     });
   },
   openSocket() {
-    const url = new URL("/worker", self.location.origin);
+    const url = new URL("../worker", import.meta.url);
     url.protocol = url.protocol === "https:" ? "wss:" : "ws:";
     const opened = new WebSocket(url);
     opened.binaryType = "arraybuffer";

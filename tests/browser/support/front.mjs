@@ -1,5 +1,5 @@
-// A proxy in front of a hub, for native workers and tabs: it sees their downloads and may answer them itself, it reads the
-// WebSocket frames that they send, and it may replace the hub's frames.
+// A proxy in front of a hub, for native workers and tabs: it sees their downloads and may answer them itself, it reads
+// the WebSocket frames that they send, and it may replace the hub's frames.
 import { createServer, request as httpRequest } from "node:http";
 import { connect } from "node:net";
 
