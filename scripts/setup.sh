@@ -4,6 +4,7 @@
 #     --yes     do not ask (root is not asked either)
 #     --for X   run: the hub and its pages; worker: also moex-worker (Vulkan); tab: also a headless browser here;
 #               package: worker and dpkg's tools; test: all but dpkg's and the test tools;
+#               proxies, browsers: what scripts/test.sh --proxies and --browsers try besides;
 #               lint: clang-tidy and clang-format                                                         [test]
 #     --check   only say what is missing; exit 1 if anything is
 #     --list    print the names of the packages, one a line; installed or not
@@ -17,8 +18,8 @@ while [ $# -gt 0 ]; do
     --yes) yes=1 ;;
     --check) check=1 ;;
     --list) list=1 ;;
-    --for) purposes=${2:?run, worker, package, tab, test or lint}; shift ;;
-    -h|--help) sed -n '2,12p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;;
+    --for) purposes=${2:?run, worker, package, tab, test, proxies, browsers or lint}; shift ;;
+    -h|--help) sed -n '2,13p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;;
     *) echo "setup.sh: unknown argument $1 (see --help)" >&2; exit 2 ;;
   esac
   shift
@@ -44,7 +45,10 @@ for_run="g++ cmake ninja-build pkg-config ccache
 for_worker="libvulkan-dev mesa-vulkan-drivers spirv-tools"
 for_package="dpkg-dev"
 for_tab="$browser"
-for_test="libgtest-dev libgmock-dev librapidcheck-dev clang-14 libclang-rt-14-dev clang-format-14 git"
+for_test="libgtest-dev libgmock-dev librapidcheck-dev clang-14 libclang-rt-14-dev clang-format-14 git
+  haproxy"
+for_proxies="nginx-light caddy"
+for_browsers="firefox-esr webkit2gtk-driver xvfb"
 for_lint="$for_run $for_worker libgtest-dev libgmock-dev librapidcheck-dev clang-14 clang-tidy-14 clang-format-14 git"
 packages=
 for purpose in ${purposes//,/ }; do
@@ -54,8 +58,10 @@ for purpose in ${purposes//,/ }; do
     package) packages+=" $for_run $for_worker $for_package" ;;
     tab) packages+=" $for_run $for_tab" ;;
     test) packages+=" $for_run $for_worker $for_tab $for_test" ;;
+    proxies) packages+=" $for_proxies" ;;
+    browsers) packages+=" $for_browsers" ;;
     lint) packages+=" $for_lint" ;;
-    *) echo "setup.sh: --for $purpose: want run, worker, package, tab, test or lint" >&2; exit 2 ;;
+    *) echo "setup.sh: --for $purpose: want run, worker, package, tab, test, proxies, browsers or lint" >&2; exit 2 ;;
   esac
 done
 # shellcheck disable=SC2086

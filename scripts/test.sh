@@ -1,7 +1,11 @@
 #!/usr/bin/env bash
 # Installs what is missing, builds everything, runs every test, and prints the ten slowest parts.
-#   usage: scripts/test.sh [--yes] [--sanitize KINDS | --bench] [ctest options...]
+#   usage: scripts/test.sh [--yes] [--proxies] [--browsers] [--sanitize KINDS | --bench] [ctest options...]
 #     --yes             do not ask before installing packages
+#     --proxies         installs nginx and Caddy, too, for the stories behind proxies; without them haproxy is tried
+#                       alone, since Debian's nginx and Caddy begin to serve port 80 once they are installed
+#     --browsers        installs Firefox and WebKitGTK, too, for the stories in them: 67 packages of
+#                       550 MB, and some minutes
 #     --sanitize KINDS  the C++ tests alone, built with g++'s sanitizers into a folder of their own:
 #                       address,undefined (build-asan) or thread (build-tsan)
 #     --bench           no test: each stage of a step beside its bound; fails where one reaches less than half of what
@@ -13,13 +17,14 @@
 # MOEX_BUILD: build folder [build].
 set -euo pipefail
 here=$(cd "$(dirname "$0")/.." && pwd)
-yes=() rest=() sanitize='' bench=''
+yes=() rest=() sanitize='' bench='' purposes=test
 while [ $# -gt 0 ]; do
   case "$1" in
     --yes) yes=(--yes) ;;
     --bench) bench=1 ;;
+    --proxies|--browsers) purposes+=,${1#--} ;;
     --sanitize) sanitize=${2:?address,undefined or thread}; shift ;;
-    -h|--help) sed -n '2,13p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;;
+    -h|--help) sed -n '2,17p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;;
     *) rest+=("$1") ;;
   esac
   shift
@@ -58,7 +63,7 @@ if [ -n "$bench" ]; then
   exit
 fi
 
-timed "install packages" "$here/scripts/setup.sh" --for test "${yes[@]}"
+timed "install packages" "$here/scripts/setup.sh" --for "$purposes" "${yes[@]}"
 if [ -n "$sanitize" ]; then
   mkdir -p "$build"
   timed "configure" configure_sanitized
