@@ -10,6 +10,7 @@
 #include "hub/model/jinja/renderer.h"
 #include "hub/model/jinja/text_filters.h"
 #include "hub/model/jinja/text_values.h"
+#include "hub/model/strict_json.h"
 #include "hub/model/tokenizer/utf8.h"
 #include "protocol/text.h"
 
@@ -200,6 +201,18 @@ Value choose(Renderer& renderer, const Value& operand, const CallArguments& argu
     }
 
     return make_list(std::move(out));
+}
+
+// Parses a text as JSON, as llama.cpp's templates do with the arguments of earlier calls.
+Value filter_from_json(Renderer& renderer, const Value& operand, const CallArguments&) {
+    const std::string& words = text_argument(operand, "from_json").bytes();
+    renderer.charge_bytes(16 * words.size());
+    auto parsed = parse_strict_json<nlohmann::ordered_json>(words, "from_json",
+                                                            {.depth_max = value_depth_max});
+    if (!parsed.ok()) fail(parsed.error().message);
+    Value value = from_json(*parsed);
+    renderer.charge(weight_of(value));
+    return value;
 }
 
 Value filter_tojson(Renderer& renderer, const Value& operand, const CallArguments& arguments) {
@@ -438,6 +451,7 @@ const std::unordered_map<std::string_view, Filter>& filters() {
         {"float", filter_float},
         {"forceescape", filter_escape},
         {"format", filter_format},
+        {"from_json", filter_from_json},
         {"indent", filter_indent},
         {"int", filter_int},
         {"items", filter_items},

@@ -1,5 +1,6 @@
 // The methods of strings, lists, mappings and loops that templates may call, and the global
-// functions. Methods that would change an object are refused, as in the sandbox of transformers.
+// functions. Methods that would change an object are refused, as in the sandbox of transformers;
+// append() of a list is the one exception.
 #include <algorithm>
 #include <ctime>
 #include <unordered_map>
@@ -419,6 +420,39 @@ Value Renderer::call_method(const Value& self, std::string_view name,
     if (self.loop()) return call_loop_method(*this, *self.loop(), name, arguments);
     if (self.list()) return call_list_method(*self.list(), name, arguments);
     return call_cycler_method(*self.name_space(), name);
+}
+
+// Returns where a variable, or an attribute of a namespace, is stored; null: it is not stored.
+Value* Renderer::place_of(const Expression& expression, Scope& scope) {
+    if (expression.kind == ExpressionKind::name) {
+        for (Scope* at = &scope; at; at = at->parent) {
+            charge(at->variables.size() / 16);
+            for (auto& [name, value] : at->variables)
+                if (name == expression.text) return &value;
+        }
+        const auto found = globals_.find(expression.text);
+        return found == globals_.end() ? nullptr : &found->second;
+    }
+    if (expression.kind != ExpressionKind::attribute) return nullptr;
+    Namespace* const state = evaluate(*expression.operands[0], scope).name_space();
+    if (!state) return nullptr;
+    const auto found = state->attributes.find(expression.text);
+    return found == state->attributes.end() ? nullptr : &found->second;
+}
+
+// Appends an item to a list. Lists are immutable, so the variable gets a longer list. Another
+// variable with the same list does not change, which differs from Python.
+Value Renderer::append_to(const Expression& list, const Arguments& arguments, Scope& scope) {
+    CallArguments evaluated = evaluate_arguments(arguments, scope);
+    if (evaluated.positional.size() != 1 || !evaluated.keyword.empty())
+        fail("append() wants one item");
+    Value* const place = place_of(list, scope);
+    if (!place) fail("append() wants a variable that holds the list");
+    charge(weight_of(*place));
+    std::vector<Value> items = place->list()->items;
+    items.push_back(std::move(evaluated.positional[0]));
+    *place = make_list(std::move(items));
+    return make_none();
 }
 
 Value Renderer::call_function(std::string_view name, const CallArguments& arguments) {

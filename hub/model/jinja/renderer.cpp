@@ -519,6 +519,12 @@ CallArguments Renderer::evaluate_arguments(const Arguments& arguments, Scope& sc
 }
 
 Value Renderer::evaluate_call(const Expression& expression, Scope& scope, const Value* caller) {
+    const Expression& function = *expression.operands[0];
+    if (function.kind == ExpressionKind::attribute && function.text == "append") {
+        const Value object = evaluate(*function.operands[0], scope);
+        if (object.list() && !object.list()->tuple)
+            return append_to(*function.operands[0], expression.arguments, scope);
+    }
     const Value callee = evaluate(*expression.operands[0], scope);
     CallArguments arguments = evaluate_arguments(expression.arguments, scope);
     line_ = expression.line;

@@ -92,6 +92,8 @@ class Renderer {
     Value evaluate_name(const Expression& expression, Scope& scope);
     Value evaluate_slice(const Expression& expression, Scope& scope);
     Value evaluate_call(const Expression& expression, Scope& scope, const Value* caller);
+    Value* place_of(const Expression& expression, Scope& scope);
+    Value append_to(const Expression& list, const Arguments& arguments, Scope& scope);
     Value evaluate_comparison(const Expression& expression, Scope& scope);
     Value evaluate_dict(const Expression& expression, Scope& scope);
     Value make_state(std::string_view kind, CallArguments arguments);

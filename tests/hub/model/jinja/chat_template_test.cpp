@@ -54,6 +54,28 @@ TEST(ChatTemplateTest, PrintsLikePython) {
     EXPECT_EQ(render("{{ ['\n\t\\\\', 'é', '\\x00'] }}"), "['\\n\\t\\\\', 'é', '\\x00']");
 }
 
+TEST(ChatTemplateTest, ListsInVariablesGrow) {
+    EXPECT_EQ(render("{% set l = [] %}{% for i in [1, 2] %}{% set _ = l.append(i) %}{% endfor %}"
+                     "{{ l }}"),
+              "[1, 2]");
+    EXPECT_EQ(render("{% set n = namespace(ids=[]) %}{% for i in 'ab' %}"
+                     "{% set _ = n.ids.append(i) %}{% endfor %}{{ n.ids | join('-') }}"),
+              "a-b");
+    EXPECT_EQ(render("{{ {'append': 1}.append }}"), "1");
+    for (const char* source : {"{{ [1].append(2) }}", "{% set l = [] %}{{ l.append() }}",
+                               "{% set l = (1,) %}{{ l.append(2) }}"})
+        EXPECT_TRUE(render(source).starts_with("render: ")) << source;
+}
+
+TEST(ChatTemplateTest, TextsAreReadAsJson) {
+    EXPECT_EQ(render("{{ (text | from_json).a[1] }}", {{"text", R"({"a": [1, "b"]})"}}), "b");
+    EXPECT_EQ(render("{{ '[1, null, 2.5]' | from_json }}"), "[1, None, 2.5]");
+    EXPECT_TRUE(render("{{ '{' | from_json }}").starts_with("render: "));
+    EXPECT_TRUE(render("{{ 3 | from_json }}").starts_with("render: "));
+    const std::string deep(5000, '[');
+    EXPECT_TRUE(render("{{ text | from_json }}", {{"text", deep}}).starts_with("render: "));
+}
+
 TEST(ChatTemplateTest, ComputesLikePython) {
     EXPECT_EQ(render("{{ -7 // 2 }} {{ -7 % 3 }} {{ 7 % -3 }} {{ 2 ** 10 }} {{ 2 ** -1 }} {{ 7.5 "
                      "// 2 }} {{ 1 / 4 }}"),
@@ -120,7 +142,7 @@ TEST(ChatTemplateTest, UnknownNamesFailWhenTheyAreReached) {
     const std::pair<const char*, const char*> cases[] = {
         {"1 | frobnicate", "line 2: the filter 'frobnicate'"},
         {"1 is weird", "line 2: the test 'weird'"},
-        {"[1].append(2)", "line 2: 'append' is undefined and cannot be called"},
+        {"[1].extend(2)", "line 2: 'extend' is undefined and cannot be called"},
         {"lipsum()", "line 2: 'lipsum' is undefined and cannot be called"},
         {"[1] | map('frobnicate') | list", "the filter 'frobnicate'"},
     };
