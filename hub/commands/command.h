@@ -68,6 +68,7 @@ int run_rm(const Invocation& invocation);
 int run_verify(const Invocation& invocation);
 int run_generate(const Invocation& invocation);
 int run_chat(const Invocation& invocation);
+int run_clients(const Invocation& invocation);
 int run_eval(const Invocation& invocation);
 int run_train_estimator(const Invocation& invocation);
 int run_inspect(const Invocation& invocation);

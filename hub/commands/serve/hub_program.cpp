@@ -726,7 +726,8 @@ void HubProgram::print_links() const {
     const std::string& model = model_.package->name();
     std::string out = text("\n  ", model, " is served\n\n  chat   ", url, "/\n  join   ", join,
                            "\n  status ", url, "/status.html\n  API    ", url, "/v1  (model \"",
-                           model, "\")\n");
+                           model, "\")\n  agents moex-hub clients --url ", url,
+                           "  (Claude Code, Codex, OpenCode, ...)\n");
 
     if (!keys_required(server_options_))
         out += text("  admin  ", server_->make_admin_url(), "  (opens once)\n");
