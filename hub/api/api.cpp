@@ -9,6 +9,7 @@
 #include "hub/api/api_state.h"
 #include "hub/api/body_fields.h"
 #include "hub/api/dialects/anthropic.h"
+#include "hub/api/dialects/infill.h"
 #include "hub/api/dialects/ollama.h"
 #include "hub/api/dialects/responses.h"
 #include "hub/api/jobs/answer_form.h"
@@ -105,7 +106,7 @@ namespace {
 
 // The hub's own `moex` object in a request's body, which is allowed in every dialect.
 struct MoexFields {
-    bool resumable = false, stores_pages = true, stays_here = false;
+    bool resumable = false, stores_pages = true, opens_objects = false, stays_here = false;
     ExpertMode experts{.name = "exact", .perplexity_excess = 0.0};
     LateWish late;
     std::optional<std::uint32_t> draft_tokens;  // empty: the hub's choice
@@ -204,21 +205,21 @@ Checked<MoexFields> read_moex_fields(const OrderedJson& body, const ApiOptions& 
         member(ours, "speculative"), options,
         moex_fields.experts.name != "exact" || moex_fields.late.calls_max > 0, fields);
 
-    if (const OrderedJson& store = member(ours, "store"); store.is_boolean())
-        moex_fields.stores_pages = store.get<bool>();
-    else if (!store.is_null())
-        fields.wrong("moex.store", "true or false", store);
-
+    const auto read_flag = [&](const char* name, bool& out) {
+        const OrderedJson& given = member(ours, name);
+        if (given.is_boolean())
+            out = given.get<bool>();
+        else if (!given.is_null())
+            fields.wrong(text("moex.", name), "true or false", given);
+    };
+    read_flag("store", moex_fields.stores_pages);
+    read_flag("open_objects", moex_fields.opens_objects);
     if (const OrderedJson& spans = member(ours, "spans"); spans == "off" || spans == "auto")
         moex_fields.stays_here = spans == "off";
     else if (!spans.is_null())
         fields.wrong("moex.spans", "\"off\" or \"auto\"", spans);
-
     bool& wanted = moex_fields.resumable;
-    if (const OrderedJson& resumable = member(ours, "resumable"); resumable.is_boolean())
-        wanted = resumable.get<bool>();
-    else if (!resumable.is_null())
-        fields.wrong("moex.resumable", "true or false", resumable);
+    read_flag("resumable", wanted);
     if (wanted && !is_stream)
         fields.refuse("'moex.resumable' needs 'stream' to be true.", "invalid_value",
                       "moex.resumable");
@@ -240,6 +241,7 @@ Checked<ApiState::Prepared> ApiState::prepare(const HttpRequest& request, const 
 
     ApiJobInputs inputs;
     const bool is_chat = params.is_chat;
+    params.form.opens_objects = params.calls.opens_objects = moex_fields.opens_objects;
     if (is_chat && !has_effort_setting(params.reasoning_effort)) {
         params.notes["dropped"].push_back(params.effort_param);
         params.reasoning_effort.clear();
@@ -270,6 +272,8 @@ Checked<ApiState::Prepared> ApiState::prepare(const HttpRequest& request, const 
          .num_choices = inputs.prompts.size() * inputs.params.n});
     inputs.stop_ids = stop_ids;
     for (const TokenId id : inputs.params.stop_ids) inputs.stop_ids.push_back(id);
+    if (inputs.params.middle)
+        for (const TokenId id : fill_middle->stops) inputs.stop_ids.push_back(id);
     inputs.experts = std::move(moex_fields.experts);
     inputs.late = moex_fields.late;
     inputs.draft_tokens = moex_fields.draft_tokens;
@@ -278,6 +282,7 @@ Checked<ApiState::Prepared> ApiState::prepare(const HttpRequest& request, const 
     inputs.client = request.client;
     inputs.account = request.account;
     inputs.context_tokens = context_tokens;
+    inputs.vocab_size = package->config().vocab_size;
     if (inputs.params.calls.mode != ToolChoice::Mode::none) inputs.call_syntax = call_syntax;
     if (!AnswerWish{inputs.params.form, inputs.params.calls, call_syntax}.is_free())
         MOEX_ADMIT(make_masks(inputs));
@@ -342,6 +347,7 @@ Api::Api(std::shared_ptr<const ModelPackage> package, std::shared_ptr<const Toke
     if (options.context_tokens > 0)
         state_->context_tokens = std::min(state_->context_tokens, options.context_tokens);
     if (state_->tokenizer) {
+        state_->fill_middle = find_fill_middle(*state_->tokenizer);
         state_->context_bytes_max = bytes_within(state_->context_tokens, *state_->tokenizer);
         state_->reasons = state_->chat_template &&
                           knows_reasoning(*state_->tokenizer, *state_->chat_template);
@@ -439,6 +445,10 @@ void Api::chat(HttpRequest request, Responder responder) {
 
 void Api::complete(HttpRequest request, Responder responder) {
     queue_completion(std::move(request), openai_text_endpoint, std::move(responder));
+}
+
+void Api::infill(HttpRequest request, Responder responder) {
+    queue_completion(std::move(request), infill_endpoint, std::move(responder));
 }
 
 void Api::respond(HttpRequest request, Responder responder) {

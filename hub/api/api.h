@@ -39,6 +39,7 @@ class Api {
     using Responder = std::shared_ptr<HttpResponder>;
     void chat(HttpRequest request, Responder responder);
     void complete(HttpRequest request, Responder responder);
+    void infill(HttpRequest request, Responder responder);   // llama.cpp's /infill
     void respond(HttpRequest request, Responder responder);  // /v1/responses
     void anthropic_message(HttpRequest request, Responder responder);
     void anthropic_count(HttpRequest request, Responder responder);

@@ -213,6 +213,7 @@ Checked<HttpResponse> ApiState::ollama_show(const HttpRequest& request) const {
     const ModelConfig& config = package->config();
     const std::string& family = config.architecture;
     OrderedJson capabilities = OrderedJson::array({"completion"});
+    if (fill_middle) capabilities.push_back("insert");
     if (chat_template) capabilities.push_back("tools");
     if (reasons) capabilities.push_back("thinking");
     return json_response({{"modelfile", ""},

@@ -1,6 +1,7 @@
 // Makes prompts: turns messages and texts into token ids, checks that they fit the context, and
 // finds out whether the answer begins inside thoughts.
 #include <algorithm>
+#include <limits>
 
 #include "hub/api/api_state.h"
 
@@ -137,9 +138,43 @@ Checked<ApiState::Prompts> ApiState::encode_chat(const CompletionParams& params)
                    "chat_template", params.source};
 }
 
+// A prompt that may be cut leaves the answer its `max_tokens`, at most half of the context. Neither
+// prompt nor suffix names a special token.
+Checked<ApiState::Prompts> ApiState::encode_middle(CompletionParams& params) const {
+    MiddleWish& wish = *params.middle;
+    if (!tokenizer || !fill_middle)
+        return Refusal{400,
+                       text("'", wish.param,
+                            "' is not supported by this server: the vocabulary of "
+                            "the model has no tokens for filling in the middle."),
+                       "unsupported_parameter", wish.param};
+    const std::uint32_t answer_tokens = params.max_tokens.value_or(context_tokens / 4);
+    const std::size_t tokens_max = wish.may_cut ? context_tokens - std::clamp(answer_tokens, 1u,
+                                                                              context_tokens / 2)
+                                                : std::numeric_limits<std::size_t>::max();
+    Prompts prompts;
+    for (const TextInput& prompt : params.prompts) {
+        MiddleParts parts{.files = wish.files};
+        if (const auto* const words = std::get_if<std::string>(&prompt)) {
+            if (!wish.may_cut)
+                MOEX_ADMIT(check_bytes(words->size() + wish.suffix.size(), params.source.c_str()));
+            parts.prefix = tokenizer->encode(*words + wish.prompt_end, SpecialTokens::as_text);
+        } else {
+            parts.prefix = std::get<std::vector<TokenId>>(prompt);
+        }
+        parts.suffix = encode_inside(*tokenizer, wish.suffix);
+        MiddlePrompt made = make_middle_prompt(*fill_middle, *tokenizer, std::move(parts),
+                                               tokens_max);
+        wish.was_cut = wish.was_cut || made.was_cut;
+        prompts.push_back(std::move(made.ids));
+    }
+    return prompts;
+}
+
 // Tokenises the prompts of a completion. The texts of these prompts may name special tokens.
 Checked<ApiState::Prompts> ApiState::encode_texts(CompletionParams& params,
                                                   std::vector<std::string>& echoes) const {
+    if (params.middle) return encode_middle(params);
     Prompts prompts;
     for (auto& prompt : params.prompts) {
         const auto* const words = std::get_if<std::string>(&prompt);

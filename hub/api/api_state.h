@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,8 +33,9 @@ struct ApiState {
     std::uint64_t context_bytes_max = 0;
     // The chat template writes a system message also after other messages.
     bool takes_late_system = true;
-    bool reasons = false;    // the model knows the tags <think> ... </think>
-    CallSyntax call_syntax;  // the syntax in which the model writes tool calls
+    bool reasons = false;                   // the model knows the tags <think> ... </think>
+    CallSyntax call_syntax;                 // the syntax in which the model writes tool calls
+    std::optional<FillMiddle> fill_middle;  // how the model fills in the middle; empty: it cannot
     std::vector<TokenId> stop_ids;
     std::int64_t started_s = 0;
     // The first request whose answer must have a form creates the mask maker, since its creation
@@ -77,6 +79,8 @@ struct ApiState {
     using Prompts = std::vector<std::vector<TokenId>>;
     Checked<Prompts> encode_chat(const CompletionParams& params) const;
     Checked<Prompts> encode_texts(CompletionParams& params, std::vector<std::string>& echoes) const;
+    // Makes the prompts of texts that stand between a prompt and a suffix.
+    Checked<Prompts> encode_middle(CompletionParams& params) const;
     Checked<void> check_bytes(std::uint64_t bytes, const char* source) const;
     bool begins_in_reasoning(const CompletionParams& params,
                              const std::vector<TokenId>& prompt) const;

@@ -8,6 +8,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "hub/api/fill_middle.h"
 #include "hub/api/text_inputs.h"
 #include "hub/engine/sampler.h"
 #include "hub/model/json_fields.h"
@@ -21,7 +22,24 @@ struct AnswerForm {
     OrderedJson schema;   // for json_schema; for choice: the list of texts
     std::string grammar;  // for grammar: GBNF; for regex: the pattern of the whole text
     std::string param;    // name of the body's field that asks for the form
+    // Schemas are read by the standard: an object may have members that no keyword speaks of
+    // (SchemaReading::closes_objects).
+    bool opens_objects = false;
     bool is_json() const { return kind == Kind::json_object || kind == Kind::json_schema; }
+};
+
+// Tokens that an answer must not have, beside its form: no end before min_tokens, words that are
+// not written (bad_words), and tokens that do not occur (suppress_tokens). Source: vLLM's sampling
+// parameters min_tokens, ignore_eos and bad_words.
+struct TokenBounds {
+    std::uint32_t min_tokens = 0;     // the answer does not end before it has as many tokens
+    bool ignores_end = false;         // the model's own end is never written
+    std::vector<TokenId> suppressed;  // tokens that never occur
+    // Tokens of each unwanted word. The last token of a word does not follow the others.
+    std::vector<std::vector<TokenId>> bad_words;
+    bool any() const {
+        return min_tokens > 0 || ignores_end || !suppressed.empty() || !bad_words.empty();
+    }
 };
 
 // A function (tool) that the answer of a chat may call.
@@ -36,8 +54,19 @@ struct ToolChoice {
     enum class Mode { none, automatic, required };
     Mode mode = Mode::none;
     std::vector<Tool> tools;
-    std::string name;      // the only function that may be called; empty: any function
-    bool parallel = true;  // one answer may have several tool calls
+    std::string name;            // the only function that may be called; empty: any function
+    bool parallel = true;        // one answer may have several tool calls
+    bool opens_objects = false;  // as AnswerForm::opens_objects, for the tools' schemas
+};
+
+// What stands around the text that a completion writes. The prompt is the text before it.
+struct MiddleWish {
+    std::string suffix;
+    std::string prompt_end;          // more of the prefix, which a cut keeps (llama.cpp's `prompt`)
+    std::vector<ContextFile> files;  // other files of the project
+    std::string param = "suffix";    // name of the field that asks for it
+    bool may_cut = false;            // a prompt that is too long is cut instead of refused
+    bool was_cut = false;            // set when the prompt is made
 };
 
 struct CompletionParams {
@@ -53,6 +82,7 @@ struct CompletionParams {
     SamplingOptions sampling;                 // `sampling.seed` is always set
     std::vector<std::string> stop;
     std::vector<TokenId> stop_ids;  // tokens that end the answer, in addition to the model's own
+    TokenBounds bounds;             // tokens that the answer must not have
     AnswerForm form;
     bool logprobs = false;
     std::uint32_t top_logprobs = 0;
@@ -73,6 +103,7 @@ struct CompletionParams {
     std::string reasoning_effort;       // empty: not requested
     // prompts of a completion, as text or ids
     std::vector<TextInput> prompts;
+    std::optional<MiddleWish> middle;  // set: the answer stands between the prompt and a suffix
     // Parts of the request that the answer does without. The reply's `moex` object names them:
     // {"left_out": [{"type", "name"}], "weakened": [{"tool", "path", "keyword"}], "dropped":
     // [name]}

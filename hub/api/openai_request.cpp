@@ -39,19 +39,65 @@ void read_stop(BodyFields& fields, std::vector<std::string>& out) {
     std::erase(out, std::string());
 }
 
-// Reads vLLM's stop_token_ids: tokens that end the answer as the model's own end does.
-void read_stop_ids(BodyFields& fields, std::size_t vocab_size, std::vector<TokenId>& out) {
-    const OrderedJson* ids = fields.find("stop_token_ids");
+void read_ids(BodyFields& fields, const char* name, std::size_t vocab_size, std::size_t ids_max,
+              std::vector<TokenId>& out) {
+    const OrderedJson* ids = fields.find(name);
     if (!ids) return;
-    constexpr std::size_t ids_max = 256;
     const std::string wanted = text("at most ", ids_max, " token ids below ", vocab_size);
-    if (!ids->is_array() || ids->size() > ids_max)
-        return fields.wrong("stop_token_ids", wanted, *ids);
+    if (!ids->is_array() || ids->size() > ids_max) return fields.wrong(name, wanted, *ids);
     for (const OrderedJson& one : *ids) {
         if (!one.is_number_unsigned() || one.get<std::uint64_t>() >= vocab_size)
-            return fields.wrong("stop_token_ids", wanted, one);
+            return fields.wrong(name, wanted, one);
         out.push_back(one.get<TokenId>());
     }
+}
+
+// Returns the tokens of an unwanted word: at the begin of a line, and behind a blank. "ship" gives
+// [["sh", "ip"], [" ship"]], if the vocabulary has no token "ship".
+std::vector<std::vector<TokenId>> tokens_of_word(const Tokenizer& tokenizer,
+                                                 const std::string& word) {
+    const std::string bare = word.substr(std::min(word.find_first_not_of(' '), word.size()));
+    std::vector<std::vector<TokenId>> out;
+    for (const std::string& spelled : {bare, " " + bare}) {
+        std::vector<TokenId> ids = tokenizer.encode(spelled, SpecialTokens::as_text);
+        if (!ids.empty() && std::find(out.begin(), out.end(), ids) == out.end())
+            out.push_back(std::move(ids));
+    }
+    return out;
+}
+
+// Reads the words that the answer must not have.
+void read_bad_words(BodyFields& fields, const Tokenizer* tokenizer, TokenBounds& out) {
+    constexpr const char* name = "bad_words";
+    const OrderedJson* const words = fields.find(name);
+    if (!words || (words->is_array() && words->empty())) return;
+    constexpr std::size_t words_max = 256, bytes_max = 256;
+    const std::string wanted = text("at most ", words_max, " words of 1 to ", bytes_max, " bytes");
+    if (!words->is_array() || words->size() > words_max) return fields.wrong(name, wanted, *words);
+    if (!tokenizer) return fields.unsupported(name, "the model has no tokenizer.");
+    for (const OrderedJson& one : *words) {
+        const bool is_word = one.is_string() && one != "" &&
+                             one.get_ref<const std::string&>().size() <= bytes_max;
+        if (!is_word) return fields.wrong(name, wanted, one);
+        for (auto& ids : tokens_of_word(*tokenizer, one.get<std::string>()))
+            out.bad_words.push_back(std::move(ids));
+    }
+}
+
+// Reads vLLM's bounds on the tokens of an answer.
+void read_bounds(BodyFields& fields, const ParamLimits& limits, CompletionParams& out) {
+    constexpr std::size_t stops_max = 256, suppressed_max = 4096;
+    constexpr std::int64_t tokens_max = 1'000'000'000;
+    // Tokens that end the answer as the model's own end does.
+    read_ids(fields, "stop_token_ids", limits.vocab_size, stops_max, out.stop_ids);
+    read_ids(fields, "suppress_tokens", limits.vocab_size, suppressed_max, out.bounds.suppressed);
+    read_bad_words(fields, limits.tokenizer, out.bounds);
+    fields.boolean("ignore_eos", out.bounds.ignores_end);
+    fields.whole("min_tokens", 0, tokens_max, out.bounds.min_tokens);
+    if (out.max_tokens && out.bounds.min_tokens > *out.max_tokens)
+        fields.refuse(text("'min_tokens' is ", out.bounds.min_tokens, ", above the ",
+                           *out.max_tokens, " tokens that the answer may have."),
+                      "invalid_value", "min_tokens");
 }
 
 void read_common(BodyFields& fields, const ParamLimits& limits, CompletionParams& out) {
@@ -119,7 +165,7 @@ void read_common(BodyFields& fields, const ParamLimits& limits, CompletionParams
     std::string user;
     fields.string("user", user);
     read_stop(fields, out.stop);
-    read_stop_ids(fields, limits.vocab_size, out.stop_ids);
+    read_bounds(fields, limits, out);
     read_form(fields, out);
     sampling.logit_bias = read_logit_bias(fields, limits.vocab_size, limits.tokenizer);
     refuse_unsupported(fields, out.is_chat);
@@ -313,6 +359,15 @@ void read_prompts(BodyFields& fields, const ParamLimits& limits, CompletionParam
                       "invalid_value", "n");
 }
 
+// Reads the suffix of a completion. An empty suffix asks for a plain completion.
+void read_suffix(BodyFields& fields, CompletionParams& out) {
+    MiddleWish wish;
+    fields.string("suffix", wish.suffix);
+    if (wish.suffix.empty()) return;
+    if (out.echo) fields.unsupported("echo", "not together with 'suffix'.");
+    out.middle = std::move(wish);
+}
+
 }  // namespace
 
 Checked<CompletionParams> read_chat_params(const OrderedJson& body, const ParamLimits& limits) {
@@ -346,6 +401,7 @@ Checked<CompletionParams> read_completion_params(const OrderedJson& body,
     fields.boolean("echo", params.echo);
     read_common(fields, limits, params);
     read_prompts(fields, limits, params);
+    read_suffix(fields, params);
 
     if (const OrderedJson* logprobs = fields.find("logprobs");
         logprobs && !(logprobs->is_boolean() && !logprobs->get<bool>())) {

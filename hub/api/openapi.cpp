@@ -26,8 +26,14 @@ constexpr const char* sampling_fields = R"json({
   "frequency_penalty": {"type": "number", "minimum": -2, "maximum": 2},
   "repetition_penalty": {"type": "number", "minimum": 0.01, "maximum": 100},
   "seed": {"type": "integer"},
+  "min_tokens": {"type": "integer", "minimum": 0,
+    "description": "The answer does not end before it has as many tokens."},
+  "ignore_eos": {"type": "boolean", "description": "The model's own end is never written."},
+  "bad_words": {"type": "array", "items": {"type": "string"}, "maxItems": 256,
+    "description": "Words that the answer does not have, as vLLM tokenises them."},
+  "suppress_tokens": {"type": "array", "items": {"type": "integer"}},
   "stop": {"oneOf": [{"type": "string"},
-                     {"type": "array", "items": {"type": "string"}, "maxItems": 4}]},
+                     {"type": "array", "items": {"type": "string"}}]},
   "logit_bias": {
     "description": "A text means each of its own tokens, wherever they occur in the answer.",
     "oneOf": [
@@ -61,7 +67,7 @@ constexpr const char* chat_fields = R"json({
   "add_generation_prompt": {"type": "boolean"},
   "reasoning_format": {"type": "string", "enum": ["auto", "deepseek", "none"],
     "description": "none leaves <think> blocks in content; channels are always apart."},
-  "tools": {"type": "array", "maxItems": 128, "items": {"$ref": "#/components/schemas/Tool"}},
+  "tools": {"type": "array", "maxItems": 512, "items": {"$ref": "#/components/schemas/Tool"}},
   "tool_choice": {"oneOf": [{"type": "string", "enum": ["none", "auto", "required"]},
     {"type": "object", "required": ["type", "function"], "properties": {
       "type": {"const": "function"}, "function": {"type": "object", "required": ["name"],
@@ -70,7 +76,7 @@ constexpr const char* chat_fields = R"json({
   "parallel_tool_calls": {"type": "boolean", "default": true},
   "reasoning_effort": {"type": "string",
     "enum": ["none", "minimal", "low", "medium", "high", "xhigh"],
-    "description": "Where the chat template has it; elsewhere all but none is refused by name."},
+    "description": "Where the chat template has it; elsewhere it is dropped and named."},
   "chat_template_kwargs": {"type": "object"}
 })json";
 
@@ -78,6 +84,8 @@ constexpr const char* completion_fields = R"json({
   "prompt": {"oneOf": [{"type": "string"},
                        {"type": "array", "items": {"type": ["string", "integer", "array"]}}],
     "description": "A text, several, token ids, or several arrays of those."},
+  "suffix": {"type": "string",
+    "description": "The answer stands between prompt and suffix, if the model can do that."},
   "logprobs": {"type": ["integer", "boolean"]},
   "echo": {"type": "boolean",
     "description": "With logprobs the prompt is scored, too; max_tokens may then be 0."}
@@ -123,7 +131,8 @@ constexpr const char* other_schemas = R"json({
     "message": {"type": "object", "required": ["role", "content"], "properties": {
       "role": {"const": "assistant"}, "content": {"type": ["string", "null"]},
       "tool_calls": {"type": "array", "items": {"$ref": "#/components/schemas/ToolCall"}},
-      "reasoning_content": {"type": "string"}, "refusal": {"type": "null"}}},
+      "reasoning_content": {"type": "string"}, "refusal": {"type": "null"},
+      "reasoning": {"type": "string", "description": "The same as reasoning_content."}}},
     "logprobs": {"type": ["object", "null"]},
     "finish_reason": {"type": "string", "enum": ["stop", "length", "tool_calls"]}}},
   "Completion": {"type": "object",
@@ -379,6 +388,8 @@ constexpr const char* other_schemas = R"json({
       "description": "Tokens to draft in each step; the text does not depend on it."},
     "spans": {"enum": ["off", "auto"], "default": "auto",
       "description": "off: no worker computes whole layers of the answer (serve --spans)."},
+    "open_objects": {"type": "boolean", "default": false,
+      "description": "Schemas allow members that no keyword speaks of, as the standard has it."},
     "store": {"type": "boolean", "default": true,
       "description": "false: the hub keeps nothing of this request on disk (--kv-disk-mb)."},
     "resumable": {"type": "boolean", "default": false,

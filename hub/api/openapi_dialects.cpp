@@ -131,11 +131,37 @@ constexpr const char* schemas = R"json({
     "logprobs": {"type": "boolean"}, "top_logprobs": {"type": "integer"}}},
   "OllamaGenerateRequest": {"type": "object", "required": ["model"], "properties": {
     "model": {"type": "string"}, "prompt": {"type": "string"}, "system": {"type": "string"},
+    "suffix": {"type": "string", "description": "The answer stands between prompt and suffix."},
     "raw": {"type": "boolean", "description": "Without the chat template."},
     "format": {"type": ["string", "object"]}, "stream": {"type": "boolean", "default": true},
     "think": {"type": ["boolean", "string"]},
     "options": {"$ref": "#/components/schemas/OllamaOptions"},
     "logprobs": {"type": "boolean"}, "top_logprobs": {"type": "integer"}}},
+  "InfillRequest": {"type": "object", "required": ["input_prefix", "input_suffix"],
+    "description": "Also the fields of CompletionRequest. A prompt that is too long is cut.",
+    "properties": {
+    "input_prefix": {"type": "string"}, "input_suffix": {"type": "string"},
+    "input_extra": {"type": "array", "description": "Other files of the project.", "items": {
+      "type": "object", "required": ["text"], "properties": {
+        "text": {"type": "string"}, "filename": {"type": "string"}}}},
+    "prompt": {"type": "string", "description": "Text behind input_prefix, which is not cut."},
+    "n_predict": {"type": "integer", "description": "-1: to the end of the context; 0: none."},
+    "stream": {"type": "boolean", "default": false}, "temperature": {"type": "number"},
+    "top_p": {"type": "number"}, "top_k": {"type": "integer"}, "min_p": {"type": "number"},
+    "seed": {"type": "integer"}, "stop": {"type": ["string", "array"]},
+    "response_fields": {"type": "array", "items": {"type": "string"},
+      "description": "Members of the answer to return, e.g. timings/prompt_n."}}},
+  "Infill": {"type": "object", "required": ["content", "stop"], "properties": {
+    "index": {"type": "integer"}, "content": {"type": "string"},
+    "tokens": {"type": "array", "items": {"type": "integer"}}, "id_slot": {"type": "integer"},
+    "stop": {"type": "boolean"}, "model": {"type": "string"},
+    "tokens_predicted": {"type": "integer"}, "tokens_evaluated": {"type": "integer"},
+    "has_new_line": {"type": "boolean"},
+    "truncated": {"type": "boolean", "description": "Whether the prompt was cut."},
+    "stop_type": {"type": "string", "enum": ["eos", "limit", "word"]},
+    "stopping_word": {"type": "string"}, "tokens_cached": {"type": "integer"},
+    "timings": {"$ref": "#/components/schemas/Timings"},
+    "moex": {"$ref": "#/components/schemas/Provenance"}}},
   "OllamaChat": {"type": "object", "required": ["model", "created_at", "message", "done"],
     "properties": {
       "model": {"type": "string"}, "created_at": {"type": "string"},

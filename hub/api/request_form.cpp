@@ -117,11 +117,8 @@ void refuse_constraints(BodyFields& fields) {
                               (value->is_structured() && value->empty());
         if (!is_empty) fields.unsupported(name, why);
     };
-    for (const char* name : {"bad_words", "suppress_tokens"})
-        refuse(name, "use 'logit_bias' with the value false for tokens that may not come.");
     for (const char* name : {"allowed_token_ids", "logits_processors", "structural_tag"})
         refuse(name, "use 'response_format', 'regex' or 'grammar'.");
-    refuse("min_tokens", "an answer ends where the model ends it.");
     refuse("chat_template", "the checkpoint's own is used.");
     refuse("use_beam_search", "there is no beam search.");
 }
@@ -172,8 +169,6 @@ void refuse_unsupported(BodyFields& fields, bool is_chat) {
         non_empty("prediction", "predicted outputs are not implemented.");
         non_empty("web_search_options", "there is no web search.");
     } else {
-        if (const OrderedJson* suffix = fields.find("suffix"); suffix && *suffix != "")
-            fields.unsupported("suffix", "there is no infilling.");
         if (const OrderedJson* best_of = fields.find("best_of"); best_of && *best_of != 1)
             fields.unsupported("best_of", "only 1 is.");
     }

@@ -29,7 +29,7 @@ inline constexpr const char* constraint_fields[] = {
     "structured_outputs", "guided_decoding", "guided_json",     "guided_regex", "guided_choice",
     "guided_grammar",     "grammar",         "regex",           "ebnf",         "min_tokens",
     "stop_token_ids",     "bad_words",       "suppress_tokens", "logit_bias",   "allowed_token_ids",
-    "structural_tag"};
+    "structural_tag",     "ignore_eos"};
 
 // Refuses fields that ask for something that the hub cannot do. Values that clients send by default
 // are accepted.

@@ -116,7 +116,6 @@ void refuse_unsupported(BodyFields& fields, const OrderedJson& body) {
         if (value && *value != "" && !(value->is_array() && value->empty()))
             fields.unsupported(name, why);
     };
-    refuse_given("suffix", "there is no infilling.");
     refuse_given("template", "the checkpoint's own is used; `raw` goes without.");
     refuse_given("context", "use /api/chat with earlier messages.");
 }
@@ -133,10 +132,16 @@ Checked<CompletionParams> read_generate(const OrderedJson& body, const ParamLimi
     fields.boolean("logprobs", has_logprobs);
     if (fields.problem()) return *fields.problem();
 
-    if (is_raw) {
+    const OrderedJson* const suffix = fields.find("suffix");
+    const bool fills = suffix && *suffix != "";
+    if (is_raw || fills) {
         out["prompt"] = prompt;
+        if (fills) out["suffix"] = *suffix;
         if (has_logprobs) out["logprobs"] = body.value("top_logprobs", OrderedJson(0));
-        return named_as_asked(read_completion_params(out, limits), "prompt");
+        auto params = read_completion_params(out, limits);
+        // A prompt with a suffix has no place for words of the system.
+        if (params.ok() && !system.empty()) params->notes["dropped"].push_back("system");
+        return named_as_asked(std::move(params), "prompt");
     }
     out["messages"] = OrderedJson::array();
     if (!system.empty()) out["messages"].push_back({{"role", "system"}, {"content", system}});
@@ -158,8 +163,10 @@ std::string now_in_words() {
 // loaded.
 std::optional<OrderedJson> answer_empty(const OrderedJson& body, bool is_chat) {
     const OrderedJson& words = member(body, is_chat ? "messages" : "prompt");
+    const OrderedJson& suffix = member(body, "suffix");
     const bool is_empty = is_chat ? words.is_array() && words.empty()
-                                  : words.is_null() || words == "";
+                                  : (words.is_null() || words == "") &&
+                                        (suffix.is_null() || suffix == "");
     const OrderedJson& model = member(body, "model");
     if (!is_empty || !model.is_string() || !member(body, "images").is_null()) return std::nullopt;
 

@@ -215,7 +215,7 @@ class GrammarState::Walker {
         std::uint32_t from = std::min(frame->position, count);
         std::uint32_t last = node.required_from[from];
         if (further < node.min) last = std::min(last, count);
-        if (further >= node.max) from = closing;
+        if (frame->position >= count && further >= node.max) from = closing;
         add(words(node, list, frame, from, last));
     }
 

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdio>
 #include <cstdlib>
+#include <utility>
 
 namespace moex {
 namespace {
@@ -200,8 +201,9 @@ std::uint32_t least_without_exponent(const NumberRule& rule, const NumberState& 
         const Int128 width = powers_of_ten[scale - at.num_fraction];
         const Int128 begin = at.digits * width;
         for (std::uint32_t more = at.part == NumberPart::point ? 1 : 0; more <= left; ++more) {
-            const Int128 step = powers_of_ten[scale - at.num_fraction - more];
-            if (meets(begin, begin + width - step, first, last, step)) return more;
+            const std::uint32_t fraction = at.num_fraction + more;
+            const Int128 unit = powers_of_ten[scale - fraction];
+            if (meets(begin, begin + width - unit, first, last, rule.steps[fraction])) return more;
         }
         return endless;
     }
@@ -216,7 +218,7 @@ std::uint32_t least_without_exponent(const NumberRule& rule, const NumberState& 
             const std::uint32_t bytes = wholes + (fraction > 0 ? 1 + fraction : 0);
             if (bytes >= best) break;
             const Int128 unit = powers_of_ten[scale - fraction];
-            if (meets(begin, begin + width - unit, first, last, unit * rule.step)) best = bytes;
+            if (meets(begin, begin + width - unit, first, last, rule.steps[fraction])) best = bytes;
         }
     }
     return best;
@@ -326,17 +328,28 @@ Decimal decimal_of(double value) {
     return out;
 }
 
+Int128 common_multiple(Int128 a, Int128 b) {
+    Int128 larger = a, smaller = b;
+    while (smaller != 0) larger = std::exchange(smaller, larger % smaller);
+    return a / larger * b;
+}
+
 std::optional<NumberRule> number_rule(bool whole, const NumberBounds& bounds) {
     NumberRule rule{.whole = whole};
     const auto &from = bounds.minimum, &above = bounds.exclusive_minimum;
     const auto &to = bounds.maximum, &below = bounds.exclusive_maximum;
-    rule.bounded = whole || from || above || to || below;
-    rule.step = static_cast<Int128>(bounds.multiple_of);
+    const bool has_step = bounds.multiple_of > 0;
+    rule.bounded = whole || from || above || to || below || has_step;
     for (const bool negative : {false, true}) {
         rule.lowest[negative] = {0, -beyond};
         rule.highest[negative] = {powers_of_ten[mantissa_scale + 1] - 1, beyond};
+        // A multiple of a fraction has no exponent.
+        if (has_step && !whole) rule.highest[negative] = {0, -2 * beyond};
     }
     const std::uint32_t scale = scale_of(rule);
+    for (std::uint32_t fraction = 0; fraction <= scale; ++fraction)
+        rule.steps[fraction] = common_multiple(powers_of_ten[scale - fraction],
+                                               has_step ? bounds.multiple_of : 1);
     const Int128 limit = powers_of_ten[digits_of(rule) + scale] - 1;
     rule.first = -limit;
     rule.last = limit;

@@ -11,6 +11,7 @@
 // and an exponent does not fit; after `1.2` the text may go on `e20`.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 
@@ -27,10 +28,14 @@ struct Decimal {
 };
 // Returns the decimal with the fewest digits from which `value` is read back.
 Decimal decimal_of(double value);
+// Returns the least common multiple of two numbers above 0.
+Int128 common_multiple(Int128 a, Int128 b);
 
 struct NumberBounds {
     std::optional<Decimal> minimum, exclusive_minimum, maximum, exclusive_maximum;
-    std::uint64_t multiple_of = 1;  // for integers
+    // Numbers are multiples of this number of units: of 1 for integers, else of 1e-15. 0: no such
+    // rule.
+    Int128 multiple_of = 0;
 };
 
 struct NumberRule {
@@ -44,7 +49,8 @@ struct NumberRule {
     // Inclusive bounds of a number that is written without an exponent, in units of 1 (integers) or
     // 1e-15, the smallest difference that 15 digits can express.
     Int128 first = 0, last = 0;
-    Int128 step = 1;  // integers are multiples of this number
+    // [number of digits behind the point]: in the same units, what numbers are multiples of.
+    std::array<Int128, 16> steps{};
     // [sign], inclusive bounds of the magnitude of a number that is written with an exponent; the
     // first is above the last if there is no such number.
     Scientific lowest[2], highest[2];

@@ -294,30 +294,36 @@ class SchemaCompiler {
         return decimal_of(found->get<double>());
     }
 
-    // Returns the number that integers of the schema are multiples of. A number that is a multiple
-    // of an integer is an integer itself.
-    std::uint64_t multiple_of(const OrderedJson& schema, const std::string& path,
-                              bool& whole) const {
+    // Returns what numbers of the schema are multiples of, in NumberBounds' units; 0: of nothing. A
+    // number that is a multiple of an integer is an integer itself.
+    Int128 multiple_of(const OrderedJson& schema, const std::string& path, bool& whole) const {
         OrderedJson list = OrderedJson::array();
         if (schema.contains("multipleOf")) list.push_back(schema["multipleOf"]);
         if (const auto more = schema.find("multipleOfs of allOf"); more != schema.end())
             for (const OrderedJson& one : *more) list.push_back(one);
-        std::uint64_t common = 1;
-        constexpr std::int64_t multiple_max = 1'000'000'000;
+        if (list.empty()) return 0;
+        constexpr int fraction_digits = 15;
+        constexpr Int128 one_unit = 1'000'000'000'000'000;  // 1 in units of 1e-15
+        constexpr Int128 whole_max = 1'000'000'000, fraction_max = 1'000'000;
+        Int128 common = whole ? one_unit : 1;
         for (const OrderedJson& one : list) {
             if (!one.is_number() || one.get<double>() <= 0)
                 fail(path, "multipleOf", "'multipleOf' is no number above 0",
                      ErrorCode::invalid_argument);
-            const auto number = whole_number(one);
-            if (!number || *number > multiple_max)
-                fail(path, "multipleOf",
-                     text("'multipleOf' is supported for whole numbers up to ", multiple_max));
-            common = std::lcm(common, static_cast<std::uint64_t>(*number));
-            if (common > static_cast<std::uint64_t>(multiple_max))
+            Decimal step = decimal_of(one.get<double>());
+            if (step.exponent < -fraction_digits || one.get<double>() > 1e9)
+                fail(
+                    path, "multipleOf",
+                    "'multipleOf' is supported from 1e-15 to 1e9, with 15 digits behind the point");
+            for (int i = -fraction_digits; i < step.exponent; ++i) step.digits *= 10;
+            common = common_multiple(common, step.digits);
+            const bool is_whole = common % one_unit == 0;
+            if (common > (is_whole ? whole_max : fraction_max) * one_unit)
                 fail(path, "multipleOf", "'multipleOf' has a common multiple that is too large");
-            whole = true;
         }
-        return common;
+        if (common % one_unit != 0) return common;
+        whole = true;
+        return common / one_unit;
     }
 
     NodeId number(const OrderedJson& schema, const std::string& path, bool whole) {
@@ -424,6 +430,7 @@ class SchemaCompiler {
         const auto rest = schema.find("additionalProperties");
         const bool takes_other = rest != schema.end() && *rest != false;
         OrderedJson values = OrderedJson::array();
+        const OrderedJson* only = nullptr;  // the place of the value in the document
         Expression names = Expression::of(Expression::Kind::choice, {});
         for (const auto& [pattern, value] : patterns.items()) {
             if (value == false && !takes_other) continue;
@@ -431,12 +438,16 @@ class SchemaCompiler {
             if (!parsed.ok())
                 fail(path, "patternProperties", parsed.error().message, parsed.error().code);
             names.parts.push_back(*std::move(parsed));
-            if (std::find(values.begin(), values.end(), value) == values.end())
-                values.push_back(value);
+            if (std::find(values.begin(), values.end(), value) != values.end()) continue;
+            values.push_back(value);
+            only = &value;
         }
         if (takes_other && *rest != true) values.push_back(*rest);
-        const NodeId value = compile(document_.keep(OrderedJson{{"allOf", std::move(values)}}),
-                                     text(path, ".patternProperties"));
+        // A single value is compiled where it is, so that it may refer to itself.
+        const bool is_single = values.size() == 1 && only;
+        const NodeId value = compile(
+            is_single ? *only : document_.keep(OrderedJson{{"allOf", std::move(values)}}),
+            text(path, ".patternProperties"));
         if (takes_other) return {value};
         if (names.parts.empty()) return {};
 
@@ -554,12 +565,15 @@ Result<NodeId> add_schema_part(std::vector<GrammarNode>& nodes, const OrderedJso
 }
 
 Result<NodeId> add_weakened_schema(std::vector<GrammarNode>& nodes, const OrderedJson& schema,
-                                   std::string_view name, std::vector<Weakening>& weakened) {
-    const SchemaReading reading{.weakens = true};
+                                   std::string_view name, bool closes_objects,
+                                   std::vector<Weakening>& weakened) {
     // Compile the schema alone first: a grammar that is too large, or without any text, would fail
-    // only with the whole grammar of the answer.
-    std::vector<Weakening> found;
-    if (grammar_of_schema(schema, name, reading, &found).ok()) {
+    // only with the whole grammar of the answer. Without branches the grammar is smaller.
+    for (const bool branches : {true, false}) {
+        const SchemaReading reading{
+            .weakens = true, .closes_objects = closes_objects, .branches = branches};
+        std::vector<Weakening> found;
+        if (!grammar_of_schema(schema, name, reading, &found).ok()) continue;
         weakened.insert(weakened.end(), found.begin(), found.end());
         return add_schema(nodes, schema, name, reading);
     }

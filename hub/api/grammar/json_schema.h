@@ -8,6 +8,7 @@
 //   - Strings and numbers are spelled as hub/api/grammar/json_text.h and json_number.h define. A
 //     string from `enum` or `const`, and a declared name, have their shortest form.
 //   - A `format` that the hub does not know is an annotation, as the standard has it.
+//   - The items that `contains` asks for are the first ones.
 //   - At most GrammarLimits::depth_max levels are nested.
 // A keyword that the grammar cannot hold is refused by name, with its path, or left out and listed
 // (SchemaReading::weakens). So is a schema that no value satisfies. Keywords that only describe are
@@ -48,6 +49,7 @@ Result<NodeId> add_schema_part(std::vector<GrammarNode>& nodes, const OrderedJso
 // the schema. If a limit is exceeded, or if no value satisfies the schema, the values are any
 // objects; `weakened` then names the keyword "schema".
 Result<NodeId> add_weakened_schema(std::vector<GrammarNode>& nodes, const OrderedJson& schema,
-                                   std::string_view name, std::vector<Weakening>& weakened);
+                                   std::string_view name, bool closes_objects,
+                                   std::vector<Weakening>& weakened);
 
 }  // namespace moex

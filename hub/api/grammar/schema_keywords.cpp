@@ -5,6 +5,7 @@
 
 #include "hub/api/grammar/schema_branches.h"
 #include "hub/api/grammar/schema_document.h"
+#include "hub/api/grammar/schema_negation.h"
 #include "hub/api/grammar/schema_values.h"
 #include "protocol/text.h"
 
@@ -16,6 +17,7 @@ constexpr std::uint32_t dependencies_max = 4;  // each doubles the number of bra
 // Keywords that have no translation at all.
 constexpr std::array refused_keywords{"contains", "minContains", "maxContains", "disallow",
                                       "extends"};
+constexpr std::int64_t contains_max = 16;
 // Keywords for which the value null means that the keyword is absent. Clients write such nulls.
 constexpr std::array nullable_keywords{"type",
                                        "enum",
@@ -74,6 +76,7 @@ class SchemaDocument::Translation {
         read_negation();
         read_names();
         read_unevaluated();
+        read_contained();
         read_items();
         for (const char* name : refused_keywords)
             if (has(name)) refuse(name);
@@ -137,8 +140,8 @@ class SchemaDocument::Translation {
         }
         if (has("patternProperties") && get("patternProperties") == OrderedJson::object())
             drop("patternProperties");
-        for (const char* name : {"minProperties", "minContains"})
-            if (has(name) && get(name) == 0) drop(name);
+        if (has("minProperties") && get("minProperties") == 0) drop("minProperties");
+        if (!has("contains") && has("minContains") && get("minContains") == 0) drop("minContains");
     }
 
     void read_references() {
@@ -194,7 +197,21 @@ class SchemaDocument::Translation {
                 if (has(name)) drop(name);
             return;
         }
-        refuse("if");
+        const OrderedJson condition = get("if");
+        std::optional<OrderedJson> no;
+        if (document_.reading().branches) no = negated_schema(document_, condition, path_);
+        if (!no) {
+            refuse("if", "is not supported where the condition has no negation");
+        } else {
+            const auto part = [&](const char* name) {
+                return has(name) ? get(name) : OrderedJson(true);
+            };
+            OrderedJson branches = OrderedJson::array(
+                {OrderedJson{{"allOf", OrderedJson::array({condition, part("then")})}},
+                 OrderedJson{{"allOf", OrderedJson::array({*std::move(no), part("else")})}}});
+            drop("if");
+            demand({{"anyOf", std::move(branches)}});
+        }
         for (const char* name : {"then", "else"})
             if (has(name)) drop(name);
     }
@@ -238,7 +255,7 @@ class SchemaDocument::Translation {
         const bool lists = what.is_object() && what.size() == 1 &&
                            (what.contains("const") ||
                             (what.contains("enum") && what["enum"].is_array()));
-        if (!lists || !has("enum") || !get("enum").is_array()) return refuse("not");
+        if (!lists || !has("enum") || !get("enum").is_array()) return refuse_negated(what);
         const OrderedJson values = what.contains("const") ? OrderedJson::array({what["const"]})
                                                           : what["enum"];
         OrderedJson left = OrderedJson::array();
@@ -248,6 +265,14 @@ class SchemaDocument::Translation {
                 left.push_back(one);
         change()["enum"] = std::move(left);
         drop("not");
+    }
+
+    void refuse_negated(const OrderedJson& what) {
+        std::optional<OrderedJson> no;
+        if (document_.reading().branches) no = negated_schema(document_, what, path_);
+        if (!no) return refuse("not");
+        drop("not");
+        demand(*std::move(no));
     }
 
     // Reads `propertyNames`: names that every text has, a list of names, or a pattern.
@@ -321,6 +346,27 @@ class SchemaDocument::Translation {
                 refuse(name);
             }
         }
+    }
+
+    // Reads `contains`: the first items of the array are those that it asks for.
+    void read_contained() {
+        if (!has("contains") || has("maxContains") || has("prefixItems")) return;
+        std::int64_t count = 1;
+        if (has("minContains")) {
+            const auto given = whole_number(get("minContains"));
+            if (!given || *given < 0 || *given > contains_max) return;
+            count = *given;
+        }
+        const OrderedJson wanted = get("contains");
+        OrderedJson& out = change();
+        for (const char* name : {"contains", "minContains"}) out.erase(name);
+        if (count == 0) return;
+        const OrderedJson item = out.contains("items") ? out["items"] : OrderedJson(true);
+        OrderedJson first = OrderedJson::array();
+        for (std::int64_t i = 0; i < count; ++i)
+            first.push_back({{"allOf", OrderedJson::array({wanted, item})}});
+        out["prefixItems"] = std::move(first);
+        demand({{"minItems", count}});
     }
 
     void read_items() {

@@ -11,6 +11,8 @@ struct SchemaReading {
     // A schema that declares `properties` and says nothing of further members allows none. By the
     // standard it allows any.
     bool closes_objects = true;
+    // `if` and `not` may become branches (schema_negation.h), which make a grammar larger.
+    bool branches = true;
 };
 
 // A keyword of a schema that its grammar does not hold.

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "hub/api/grammar/grammar.h"
+#include "hub/api/grammar/json_number.h"
 #include "hub/api/grammar/schema_formats.h"
 #include "hub/model/tokenizer/utf8.h"
 #include "protocol/text.h"
@@ -50,8 +51,16 @@ bool is_multiple(const OrderedJson& value, const OrderedJson& step) {
             return value.get<std::uint64_t>() % step.get<std::uint64_t>() == 0;
         return value.get<std::int64_t>() % step.get<std::int64_t>() == 0;
     }
-    const double times = value.get<double>() / step.get<double>();
-    return times == std::floor(times);
+    // Divide the decimals, since 0.07 / 0.01 is not whole in binary fractions.
+    Decimal dividend = decimal_of(value.get<double>()), divisor = decimal_of(step.get<double>());
+    constexpr int shift_max = 18;
+    if (std::abs(dividend.exponent - divisor.exponent) > shift_max) {
+        const double times = value.get<double>() / step.get<double>();
+        return times == std::floor(times);
+    }
+    for (; dividend.exponent > divisor.exponent; --dividend.exponent) dividend.digits *= 10;
+    for (; divisor.exponent > dividend.exponent; --divisor.exponent) divisor.digits *= 10;
+    return divisor.digits != 0 && dividend.digits % divisor.digits == 0;
 }
 
 bool number_fits(const OrderedJson& schema, const OrderedJson& value) {

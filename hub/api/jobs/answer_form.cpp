@@ -69,7 +69,8 @@ Result<NodeId> add_form(Nodes& nodes, const AnswerForm& form, const Vocabulary& 
     }
     static const OrderedJson any_object{{"type", "object"}};
     const bool is_schema = form.kind == AnswerForm::Kind::json_schema;
-    return add_schema(nodes, is_schema ? form.schema : any_object, "schema");
+    return add_schema(nodes, is_schema ? form.schema : any_object, "schema",
+                      {.closes_objects = !form.opens_objects});
 }
 
 Result<std::shared_ptr<const AnswerRules>> build(const AnswerWish& wish, const ReasoningTags& tags,
@@ -100,13 +101,14 @@ Result<std::shared_ptr<const AnswerRules>> build(const AnswerWish& wish, const R
 // tools that are not strict are any objects.
 Result<std::shared_ptr<const AnswerRules>> build(const AnswerWish& wish, const ReasoningTags& tags,
                                                  const Vocabulary& vocabulary) {
-    auto rules = build(wish, tags, vocabulary, WeakenedTools{});
+    const bool closes = !wish.calls.opens_objects;
+    auto rules = build(wish, tags, vocabulary, WeakenedTools{.closes_objects = closes});
     if (rules.ok() || rules.error().code != ErrorCode::unsupported) return rules;
     const bool may_weaken = wish.calls.mode != ToolChoice::Mode::none &&
                             std::any_of(wish.calls.tools.begin(), wish.calls.tools.end(),
                                         [](const Tool& tool) { return !tool.is_strict; });
     if (!may_weaken) return rules;
-    auto weaker = build(wish, tags, vocabulary, WeakenedTools{.takes_any = true});
+    auto weaker = build(wish, tags, vocabulary, {.takes_any = true, .closes_objects = closes});
     return weaker.ok() ? weaker : rules;
 }
 
@@ -137,6 +139,7 @@ Checked<std::shared_ptr<const AnswerRules>> rules_of_answer(const AnswerWish& wi
                        "unsupported_parameter", param};
 
     std::string key = text(static_cast<int>(wish.form.kind), tags.possible, tags.begun,
+                           wish.form.opens_objects, wish.calls.opens_objects,
                            static_cast<int>(wish.calls.mode), wish.calls.parallel,
                            wish.channels ? static_cast<int>(*wish.channels) : -1, ' ',
                            wish.calls.name, ' ', wish.form.schema.dump(), ' ', wish.form.grammar);

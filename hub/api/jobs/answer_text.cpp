@@ -8,10 +8,11 @@
 namespace moex {
 
 AnswerText::AnswerText(const Tokenizer* tokenizer, std::vector<std::string> stops, bool keep_tokens,
-                       bool keep_special, TextBegin begin)
+                       bool keep_special, TextBegin begin, std::uint32_t min_tokens)
     : tokenizer_(tokenizer),
       filter_(std::move(stops)),
-      keep_tokens_(keep_tokens) {
+      keep_tokens_(keep_tokens),
+      min_tokens_(min_tokens) {
     if (tokenizer_) decoder_ = std::make_unique<StreamDecoder>(*tokenizer_, !keep_special, begin);
 }
 
@@ -28,6 +29,7 @@ AnswerText::Shown AnswerText::push(const SampledToken& token) {
     // Count code points. A piece never ends inside a UTF-8 sequence.
     decoded_characters_ += static_cast<std::uint64_t>(
         std::count_if(piece.begin(), piece.end(), [](char c) { return (c & 0xc0) != 0x80; }));
+    if (num_tokens_ <= min_tokens_) return release(std::move(piece));
     return release(filter_.push(piece));
 }
 

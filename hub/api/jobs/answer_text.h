@@ -34,8 +34,10 @@ class AnswerText {
     // separated by blanks. `keep_tokens`: return tokens with their log-probabilities.
     // `keep_special`: write special tokens as their texts, as in a prompt. `begin`: whether the
     // answer continues the prompt's text, so that the space before its first word counts.
+    // `min_tokens`: stop strings are looked for behind the first `min_tokens` tokens.
     AnswerText(const Tokenizer* tokenizer, std::vector<std::string> stops, bool keep_tokens,
-               bool keep_special = false, TextBegin begin = TextBegin::here);
+               bool keep_special = false, TextBegin begin = TextBegin::here,
+               std::uint32_t min_tokens = 0);
 
     struct Shown {
         std::string text;
@@ -55,7 +57,7 @@ class AnswerText {
     bool keep_tokens_;
     std::deque<TokenText> waiting_;
     std::uint64_t decoded_bytes_ = 0, decoded_characters_ = 0, shown_bytes_ = 0;
-    std::uint32_t num_tokens_ = 0;
+    std::uint32_t num_tokens_ = 0, min_tokens_;
 };
 
 }  // namespace moex

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "hub/api/grammar/schema_document.h"
+#include "hub/api/jobs/call_texts.h"
 #include "hub/api/jobs/grammar_nodes.h"
 #include "hub/model/strict_json.h"
 
@@ -56,10 +57,10 @@ NodeId add_text(Nodes& nodes, const OrderedJson& schema, const CallSyntax& synta
     GrammarNode listed{.kind = Kind::words};
     if (list.is_array())
         for (const OrderedJson& one : list)
-            if (one.is_string())
-                listed.words.add(one.get<std::string>() + syntax.after_value, 0, 0);
-    if (!listed.words.words.empty()) return add_node(nodes, std::move(listed));
-    return add_node(nodes, {.kind = Kind::text, .texts = text_until(syntax.after_value)});
+            if (one.is_string()) listed.words.add(one.get<std::string>(), 0, 0);
+    if (listed.words.words.empty()) return add_text_until(nodes, syntax, syntax.after_value);
+    const NodeId value = add_node(nodes, std::move(listed));
+    return add_sequence(nodes, {value, add_fixed(nodes, syntax, syntax.after_value)});
 }
 
 // Returns true if a grammar of the schema can be built.
@@ -70,7 +71,7 @@ bool has_values(const Tool& tool, const OrderedJson& schema, const std::string& 
 }
 
 Result<NodeId> add_value(Nodes& nodes, const Tool& tool, const OrderedJson& schema,
-                         const std::string& name, const CallSyntax& syntax,
+                         const std::string& name, const CallSyntax& syntax, bool closes_objects,
                          std::vector<Weakening>& weakened) {
     std::vector<Weakening> lost;
     const OrderedJson flat = resolved(tool.parameters, schema, &lost);
@@ -87,26 +88,28 @@ Result<NodeId> add_value(Nodes& nodes, const Tool& tool, const OrderedJson& sche
         return add_text(nodes, OrderedJson::object(), syntax);
     }
     std::vector<Weakening> found;
-    MOEX_ASSIGN(value, add_schema_part(nodes, tool.parameters, schema, where,
-                                       {.weakens = !tool.is_strict}, &found));
+    MOEX_ASSIGN(value, add_schema_part(
+                           nodes, tool.parameters, schema, where,
+                           {.weakens = !tool.is_strict, .closes_objects = closes_objects}, &found));
     for (const Weakening& one : found)
         weakened.push_back(
             {text("properties.", name, one.path.empty() ? "" : ".", one.path), one.keyword});
-    return add_sequence(nodes, {value, add_words(nodes, syntax.after_value)});
+    return add_sequence(nodes, {value, add_fixed(nodes, syntax, syntax.after_value)});
 }
 
 }  // namespace
 
 Result<NodeId> add_parameters(Nodes& nodes, const Tool& tool, const CallSyntax& syntax,
-                              std::vector<Weakening>& weakened) {
+                              bool closes_objects, std::vector<Weakening>& weakened) {
     const OrderedJson schema = resolved(tool.parameters, tool.parameters);
     const OrderedJson& required = member(schema, "required");
     std::vector<NodeId> parts;
     for (const auto& [name, inside] : members(schema).items()) {
         if (inside == false) continue;
-        MOEX_ASSIGN(value, add_value(nodes, tool, inside, name, syntax, weakened));
-        const NodeId head = add_words(nodes, syntax.before_key + name + syntax.before_value);
-        const NodeId part = add_sequence(nodes, {head, value});
+        MOEX_ASSIGN(value, add_value(nodes, tool, inside, name, syntax, closes_objects, weakened));
+        const NodeId part = add_sequence(
+            nodes, {add_fixed(nodes, syntax, syntax.before_key), add_words(nodes, name),
+                    add_fixed(nodes, syntax, syntax.before_value), value});
         const bool is_required = std::find(required.begin(), required.end(), name) !=
                                  required.end();
         parts.push_back(

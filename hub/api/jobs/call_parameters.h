@@ -16,7 +16,8 @@ namespace moex {
 
 // Adds the grammar of a tool's arguments as parameters, in the order of the schema.
 Result<NodeId> add_parameters(std::vector<GrammarNode>& nodes, const Tool& tool,
-                              const CallSyntax& syntax, std::vector<Weakening>& weakened);
+                              const CallSyntax& syntax, bool closes_objects,
+                              std::vector<Weakening>& weakened);
 
 // Returns the JSON of a parameter's value, as an API's client expects it.
 std::string parameter_json(const Tool* tool, const std::string& key, const std::string& value);

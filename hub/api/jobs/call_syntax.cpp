@@ -1,5 +1,6 @@
 #include "hub/api/jobs/call_syntax.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "hub/model/json_fields.h"
@@ -26,7 +27,8 @@ CallSyntax mistral() {
             .before_arguments = json_arguments,
             .behind = "}",
             .between = ", ",
-            .closes = "]"};
+            .closes = "]",
+            .is_list = true};
 }
 
 CallSyntax llama3() {
@@ -106,9 +108,8 @@ std::optional<CallSyntax> probed_syntax(const ChatTemplate& chat_template) {
     for (const CallSyntax& one :
          {qwen3_coder(), glm(), mistral_args(), hermes(), mistral(), llama3()}) {
         const std::string call = written_call(one, name, key, value);
-        for (const std::string& opening : one.closes.empty()
-                                              ? std::vector{one.opens}
-                                              : std::vector{one.opens + "[", one.opens + " ["})
+        for (const std::string& opening :
+             one.is_list ? std::vector{one.opens + "[", one.opens + " ["} : std::vector{one.opens})
             if (rendered.find(opening + call) != std::string::npos) return one;
     }
     return std::nullopt;
@@ -136,15 +137,54 @@ CallSyntax call_syntax(const ChatTemplate& chat_template, const Tokenizer& token
         syntax = gpt_oss(chat_template);
     } else if (const auto probed = probed_syntax(chat_template)) {
         syntax = *probed;
+    } else if (const auto derived = derived_syntax(chat_template)) {
+        syntax = *derived;
     } else if (const auto named = named_syntax(chat_template)) {
         syntax = *named;
     } else {
         syntax.is_known = false;
     }
 
-    const auto token = tokenizer.token_id(syntax.opens);
-    if (token && tokenizer.is_added(*token)) syntax.opens_token = token;
+    find_markers(syntax, tokenizer);
     return syntax;
+}
+
+void find_markers(CallSyntax& syntax, const Tokenizer& tokenizer) {
+    const std::string* const texts[] = {
+        &syntax.opens,      &syntax.before_name,  &syntax.before_arguments,
+        &syntax.behind,     &syntax.between,      &syntax.closes,
+        &syntax.before_key, &syntax.before_value, &syntax.after_value};
+    for (TokenId id = 0; id < tokenizer.vocab_size(); ++id) {
+        if (!tokenizer.is_added(id)) continue;
+        std::string words = tokenizer.token_bytes(id);
+        const bool is_blank = words.find_first_not_of(" \t\r\n") == std::string::npos;
+        const auto has_words = [&](const std::string* one) {
+            return one->find(words) != std::string::npos;
+        };
+        if (!is_blank && std::any_of(std::begin(texts), std::end(texts), has_words))
+            syntax.markers.push_back({std::move(words), id});
+    }
+}
+
+std::vector<FixedPart> fixed_parts(const CallSyntax& syntax, std::string_view words) {
+    std::vector<FixedPart> out;
+    std::size_t begin = 0;
+    for (std::size_t at = 0; at < words.size();) {
+        const MarkerToken* longest = nullptr;
+        for (const MarkerToken& one : syntax.markers)
+            if (words.substr(at).starts_with(one.text) &&
+                (!longest || one.text.size() > longest->text.size()))
+                longest = &one;
+        if (!longest) {
+            ++at;
+            continue;
+        }
+        if (at > begin) out.push_back({words.substr(begin, at - begin)});
+        out.push_back({words.substr(at, longest->text.size()), longest});
+        begin = at += longest->text.size();
+    }
+    if (begin < words.size()) out.push_back({words.substr(begin)});
+    return out;
 }
 
 std::string written_call(const CallSyntax& syntax, const std::string& name, const std::string& key,

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "hub/api/jobs/bounded_mask.h"
+
 namespace moex {
 namespace {
 
@@ -27,8 +29,9 @@ ApiJob::ApiJob(ApiJobInputs inputs, std::shared_ptr<HttpResponder> responder)
     const TextBegin begin = continues ? TextBegin::earlier : TextBegin::here;
     // Keep special tokens, since the opening of a tool call may be a special token.
     for (std::size_t i = 0; i < inputs_.prompts.size() * params.n; ++i)
-        choices_.push_back({.text = AnswerText(inputs_.tokenizer.get(), stops, params.logprobs,
-                                               calls || channels, begin)});
+        choices_.push_back(
+            {.text = AnswerText(inputs_.tokenizer.get(), stops, params.logprobs, calls || channels,
+                                begin, params.bounds.min_tokens)});
     if (calls || channels)
         for (Choice& choice : choices_) {
             if (channels)
@@ -73,7 +76,7 @@ void ApiJob::start() {
 
         request.sampling = inputs_.params.sampling;
         request.sampling.choice = static_cast<std::uint32_t>(i % inputs_.params.n);
-        if (!inputs_.masks.empty()) request.sampling.mask = inputs_.masks[i];
+        request.sampling.mask = mask_of(i);
         const std::optional<std::uint32_t>& prompt_top = inputs_.params.prompt_logprobs;
         request.logprobs = inputs_.params.logprobs || prompt_top;
         request.prompt_logprobs = echoes_scores() || prompt_top;
@@ -112,6 +115,21 @@ void ApiJob::start() {
             if (const auto job = weak.lock()) job->end_key();
         });
     arm();
+}
+
+// Returns the mask of a choice: its form, and the bounds on its tokens; null: any token.
+std::shared_ptr<TokenMask> ApiJob::mask_of(std::size_t index) const {
+    std::shared_ptr<TokenMask> form;
+    if (!inputs_.masks.empty()) form = inputs_.masks[index];
+    const TokenBounds& bounds = inputs_.params.bounds;
+    if (!bounds.any()) return form;
+    const std::vector<TokenId>& asked_ends = inputs_.params.stop_ids;
+    std::vector<TokenId> own_ends = inputs_.stop_ids;
+    std::erase_if(own_ends, [&](TokenId id) {
+        return std::find(asked_ends.begin(), asked_ends.end(), id) != asked_ends.end();
+    });
+    return std::make_shared<BoundedMask>(bounds, std::move(own_ends), asked_ends,
+                                         inputs_.vocab_size, form);
 }
 
 template <class Event>
@@ -402,7 +420,7 @@ void ApiJob::count_reasoning(Choice& choice, const Splitter& splitter) const {
 }
 
 void ApiJob::say_until_stop(Choice& choice, std::string& content, bool is_last) const {
-    if (!choice.stops) return;
+    if (!choice.stops || choice.text.num_tokens() <= inputs_.params.bounds.min_tokens) return;
     content = choice.stops->push(content);
     if (is_last) content += choice.stops->finish();
 }

@@ -56,6 +56,7 @@ struct ApiJobInputs {
     std::string client;                       // client's name for round-robin scheduling
     std::shared_ptr<RequestAccount> account;  // account charged for the tokens; null: none
     std::uint32_t context_tokens = 0;
+    std::size_t vocab_size = 0;  // number of logits
     TimePoint received_at{};
 };
 
@@ -88,6 +89,7 @@ class ApiJob : public std::enable_shared_from_this<ApiJob> {
     template <class Event>
     void deliver(Event event);
     void arm();
+    std::shared_ptr<TokenMask> mask_of(std::size_t index) const;
     void give_up();  // cancels every sequence
     void end_key();  // cancels every sequence, as the client's key is no longer valid
     std::vector<GenerationId> submitted();

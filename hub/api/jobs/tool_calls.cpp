@@ -5,6 +5,7 @@
 
 #include "hub/api/grammar/json_schema.h"
 #include "hub/api/jobs/call_parameters.h"
+#include "hub/api/jobs/call_texts.h"
 #include "hub/api/jobs/grammar_nodes.h"
 #include "protocol/text.h"
 
@@ -15,21 +16,6 @@ using Kind = GrammarNode::Kind;
 using Nodes = std::vector<GrammarNode>;
 
 constexpr std::uint32_t calls_max = 16;  // in one answer
-
-NodeId add_opening(Nodes& nodes, const CallSyntax& syntax) {
-    if (syntax.opens_token)
-        return add_node(nodes, {.kind = Kind::token, .token = *syntax.opens_token});
-    return add_words(nodes, syntax.opens);
-}
-
-// Adds a node that accepts free text up to and including the opening of the first tool call.
-NodeId add_text_before_call(Nodes& nodes, const CallSyntax& syntax) {
-    if (syntax.opens_token)
-        return add_sequence(nodes,
-                            {add_node(nodes, {.kind = Kind::text, .texts = text_without("")}),
-                             add_opening(nodes, syntax)});
-    return add_node(nodes, {.kind = Kind::text, .texts = text_until(syntax.opens)});
-}
 
 }  // namespace
 
@@ -67,14 +53,17 @@ Result<NodeId> add_arguments(Nodes& nodes, const Tool& tool, const CallSyntax& s
                              WeakenedTools& weakened) {
     const std::string where = text("tools.", tool.name, ".parameters");
     if (tool.is_strict && !syntax.has_parameters())
-        return add_schema(nodes, tool.parameters, where);
+        return add_schema(nodes, tool.parameters, where,
+                          {.closes_objects = weakened.closes_objects});
     std::vector<Weakening> found;
     static const OrderedJson any_object{{"type", "object"}};
     const bool takes_any = weakened.takes_any && !syntax.has_parameters();
     if (takes_any) found.push_back({"", "schema"});
-    auto arguments = syntax.has_parameters() ? add_parameters(nodes, tool, syntax, found)
-                     : takes_any             ? add_schema(nodes, any_object, where)
-                                 : add_weakened_schema(nodes, tool.parameters, where, found);
+    const bool closes = weakened.closes_objects;
+    auto arguments = syntax.has_parameters() ? add_parameters(nodes, tool, syntax, closes, found)
+                     : takes_any
+                         ? add_schema(nodes, any_object, where)
+                         : add_weakened_schema(nodes, tool.parameters, where, closes, found);
     for (const Weakening& one : found)
         weakened.list.push_back(
             {{"tool", tool.name}, {"path", one.path}, {"keyword", one.keyword}});
@@ -90,15 +79,15 @@ Result<NodeId> add_tool_answer(Nodes& nodes, const ToolChoice& choice, const Cal
         if (!choice.name.empty() && tool.name != choice.name) continue;
         MOEX_ASSIGN(arguments, add_arguments(nodes, tool, syntax, weakened));
         bodies.push_back(add_sequence(
-            nodes, {add_words(nodes, syntax.before_name + tool.name + syntax.before_arguments),
-                    arguments, add_words(nodes, syntax.behind)}));
+            nodes, {add_fixed(nodes, syntax, syntax.before_name), add_words(nodes, tool.name),
+                    add_fixed(nodes, syntax, syntax.before_arguments), arguments,
+                    add_fixed(nodes, syntax, syntax.behind)}));
     }
     const NodeId body = add_node(nodes, {.kind = Kind::choice, .children = std::move(bodies)});
 
-    const bool is_list = !syntax.closes.empty();
     const auto with_first = [&](NodeId opening) {
         std::vector<NodeId> parts{opening};
-        if (is_list) {
+        if (syntax.is_list) {
             GrammarNode bracket{.kind = Kind::words};
             bracket.words.add("[", 0, 0);
             bracket.words.add(" [", 0, 0);
@@ -106,32 +95,23 @@ Result<NodeId> add_tool_answer(Nodes& nodes, const ToolChoice& choice, const Cal
         }
         parts.push_back(body);
         if (choice.parallel && !syntax.is_single) {
-            // A further tool call opens with the same token as the first call, if the opening is a
-            // token.
-            std::vector<NodeId> next;
-            if (syntax.opens_token && syntax.between.ends_with(syntax.opens)) {
-                const std::size_t gap = syntax.between.size() - syntax.opens.size();
-                if (gap > 0) next.push_back(add_words(nodes, syntax.between.substr(0, gap)));
-                next.push_back(add_opening(nodes, syntax));
-            } else {
-                next.push_back(add_words(nodes, syntax.between));
-            }
-            next.push_back(body);
-            const NodeId further = add_sequence(nodes, std::move(next));
+            const NodeId next = add_fixed(nodes, syntax, syntax.between);
+            const NodeId further = add_sequence(nodes, {next, body});
             parts.push_back(add_node(
                 nodes, {.kind = Kind::repeat, .max = calls_max - 1, .children = {further}}));
         }
-        if (is_list) parts.push_back(add_words(nodes, syntax.closes));
+        if (!syntax.closes.empty()) parts.push_back(add_fixed(nodes, syntax, syntax.closes));
         return add_sequence(nodes, std::move(parts));
     };
-    if (choice.mode != ToolChoice::Mode::automatic) return with_first(add_opening(nodes, syntax));
+    if (choice.mode != ToolChoice::Mode::automatic)
+        return with_first(add_fixed(nodes, syntax, syntax.opens));
 
-    if (said)
-        return add_node(nodes, {.kind = Kind::choice,
-                                .children = {*said, with_first(add_opening(nodes, syntax))}});
-    const std::string marker = syntax.opens_token ? std::string() : syntax.opens;
-    const NodeId says = add_node(nodes, {.kind = Kind::text, .texts = text_without(marker)});
-    const NodeId calls = with_first(add_text_before_call(nodes, syntax));
+    if (said) {
+        const NodeId calls = with_first(add_fixed(nodes, syntax, syntax.opens));
+        return add_node(nodes, {.kind = Kind::choice, .children = {*said, calls}});
+    }
+    const NodeId says = add_node(nodes, {.kind = Kind::text, .texts = text_without(syntax.opens)});
+    const NodeId calls = with_first(add_text_until(nodes, syntax, syntax.opens));
     return add_node(nodes, {.kind = Kind::choice, .children = {says, calls}});
 }
 
@@ -170,7 +150,11 @@ bool CallSplitter::step(CalledText& out) {
             part_ = Part::name;
             return true;
         case Part::name: {
-            const std::size_t end = held_.find(syntax_.before_arguments);
+            // Without a text of its own, the arguments begin with a parameter, or they are empty.
+            const std::size_t end = syntax_.before_arguments.empty()
+                                        ? std::min(held_.find(syntax_.before_key),
+                                                   held_.find(syntax_.behind))
+                                        : held_.find(syntax_.before_arguments);
             if (end == std::string::npos) return false;
             name_ = held_.substr(0, end);
             out.calls.push_back({.index = num_calls_++, .name = name_});

@@ -22,7 +22,8 @@ void write_out_tools(OrderedJson& messages, const OrderedJson& tools, const Call
 
 // The tools with a grammar that accepts more than their schema does.
 struct WeakenedTools {
-    bool takes_any = false;  // arguments of tools that are not strict may be any object
+    bool takes_any = false;      // arguments of tools that are not strict may be any object
+    bool closes_objects = true;  // SchemaReading::closes_objects
     OrderedJson list = OrderedJson::array();  // [{"tool", "path", "keyword"}], as replies name them
     // [name], the whole schema of a weakened tool, which judges its finished arguments.
     std::map<std::string, std::shared_ptr<const SchemaJudge>> judges = {};

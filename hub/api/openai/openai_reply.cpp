@@ -105,10 +105,16 @@ class OpenAiReply : public ReplyWriter {
         return out;
     }
 
+    // Thoughts have two names: DeepSeek's, and that of OpenRouter and of newer servers.
+    static void add_reasoning(OrderedJson& message, const std::string& reasoning) {
+        message["reasoning_content"] = reasoning;
+        message["reasoning"] = reasoning;
+    }
+
     static OrderedJson message_of(const AnswerChoice& choice) {
         OrderedJson message{
             {"role", "assistant"}, {"content", choice.content}, {"refusal", nullptr}};
-        if (!choice.reasoning.empty()) message["reasoning_content"] = choice.reasoning;
+        if (!choice.reasoning.empty()) add_reasoning(message, choice.reasoning);
         if (choice.calls.empty()) return message;
 
         if (choice.content.empty()) message["content"] = nullptr;
@@ -123,7 +129,7 @@ class OpenAiReply : public ReplyWriter {
     OrderedJson payload(ReasonedText text) const {
         if (!is_chat_) return text.content;
         OrderedJson delta = OrderedJson::object();
-        if (!text.reasoning.empty()) delta["reasoning_content"] = std::move(text.reasoning);
+        if (!text.reasoning.empty()) add_reasoning(delta, text.reasoning);
         if (!text.content.empty() || delta.empty()) delta["content"] = std::move(text.content);
         return delta;
     }

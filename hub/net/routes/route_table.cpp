@@ -149,6 +149,9 @@ constexpr Route route_table[] = {
         .says("The hub's version, at the path of Ollama's version.", "OllamaVersion")
         .speaks(Dialect::ollama),
 
+    post_text("/infill", &Routes::ask_api<&Api::infill>)
+        .says("The text between a prefix and a suffix, as llama.cpp's editors ask for it.",
+              "Infill", "InfillRequest"),
     post_text("/tokenize", &Routes::ask_api<&Api::tokenize>)
         .says("A text as token ids.", "Tokens", "TokenizeRequest"),
     post_text("/detokenize", &Routes::ask_api<&Api::detokenize>)

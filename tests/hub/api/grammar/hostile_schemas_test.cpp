@@ -222,10 +222,10 @@ std::vector<Family> families_of_structure() {
 std::vector<Family> refused_families() {
     return {
         {R"({"type": "object", @})",
-         {R"("not": {"minimum": 1})", R"("oneOf": [true, {"minProperties": 1}])",
-          R"("if": {"required": ["a"]}, "then": {"required": ["b"]})",
+         {R"("not": {"pattern": "a"})", R"("oneOf": [true, {"minProperties": 1}])",
+          R"("if": {"pattern": "a"}, "then": {"required": ["b"]})",
           R"("patternProperties": {"^[ab]$": true}, "additionalProperties": false)",
-          R"("contains": true)", R"("minContains": 1)", R"("maxContains": 1)",
+          R"("contains": true, "maxContains": 2)", R"("minContains": 1)", R"("maxContains": 1)",
           R"("propertyNames": {"minLength": 2})",
           R"("unevaluatedProperties": {"type": "null"}, "anyOf": [true])",
           R"("unevaluatedItems": false, "anyOf": [true])", R"("$dynamicRef": "#")",

@@ -1,5 +1,6 @@
 // Prints answers for another validator: tests/hub/api/grammar/ajv_schemas.test.mjs reads them.
 //   schema_instances [--schemas N] [--first SEED] [--step N] [--vocab N] [--model DIR]
+//   schema_instances --read FILE
 // It prints a line of JSON for each schema of the seeded generator, for every --step'th seed from
 // --first on, below --schemas:
 //   {"seed", "schema", "least": bytes of its shortest answer, "answers": [...], "instances": [...]}
@@ -8,8 +9,11 @@
 // JSON.parse accepts a name that occurs twice. Instances: 20 valid ones in the stated form, each
 // admitted by the mask token by token, in the demo's tokens or, with --vocab, in that many joined
 // tokens. --model is the folder of the demo's tokenizer, for a machine without these sources.
-// The program exits with 1 and a sentence if an answer does not parse or an instance is not
-// admitted.
+// --read: the schemas are those of a file, one {"name", "schema"} a line, read as the API reads
+// them. A schema that is refused gives {"name", "error"}, another one {"name", "answers", "ms"};
+// `ms` is the time to build the grammar. bench/schema_coverage.mjs counts them. The program exits
+// with 1 and a sentence if an answer does not parse or an instance is not admitted.
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -165,6 +169,7 @@ void check_admitted(const std::shared_ptr<const Grammar>& grammar, MaskMaker& ma
 struct Options {
     std::uint64_t num_schemas = 200, first = 0, step = 1, vocab_size = 0;
     std::string model = MOEX_SOURCE_DIR "/static/models/demo";
+    std::string read;  // file of schemas; empty: the generator's
 };
 
 Options read_options(int argc, char** argv) {
@@ -172,8 +177,8 @@ Options read_options(int argc, char** argv) {
     for (int i = 1; i < argc; i += 2) {
         const std::string name = argv[i];
         if (i + 1 == argc) fail(name + " lacks its value");
-        if (name == "--model") {
-            options.model = argv[i + 1];
+        if (name == "--model" || name == "--read") {
+            (name == "--read" ? options.read : options.model) = argv[i + 1];
             continue;
         }
         std::uint64_t* const value = name == "--schemas" ? &options.num_schemas
@@ -188,10 +193,40 @@ Options read_options(int argc, char** argv) {
     return options;
 }
 
+// Draws answers for the schemas of a file.
+int run_file(const std::string& name, const std::shared_ptr<MaskMaker>& maker) {
+    constexpr std::uint32_t tokens_max = 600, answer_bytes_max = 20'000;
+    std::ifstream file(name);
+    if (!file) fail(name + " cannot be read");
+    std::uint64_t seed = 0;
+    for (std::string line; std::getline(file, line); ++seed) {
+        const OrderedJson given = OrderedJson::parse(line);
+        OrderedJson out{{"name", given["name"]}};
+        const auto begin = std::chrono::steady_clock::now();
+        const auto grammar = grammar_of_schema(given["schema"], "schema");
+        const auto took = std::chrono::steady_clock::now() - begin;
+        out["ms"] = std::chrono::duration<double, std::milli>(took).count();
+        if (!grammar.ok()) {
+            out["error"] = grammar.error().message;
+            std::puts(out.dump().c_str());
+            continue;
+        }
+        const std::uint32_t least = (*grammar)->least((*grammar)->root());
+        out["answers"] = OrderedJson::array();
+        RandomLogits logits(maker->vocabulary().size(), seed);
+        for (const std::uint32_t tokens : {least, std::max(2 * least, tokens_max)})
+            if (least < answer_bytes_max)
+                out["answers"].push_back(draw(maker, *grammar, tokens, seed, logits));
+        std::puts(out.dump().c_str());
+    }
+    return 0;
+}
+
 int run(int argc, char** argv) {
     const Options options = read_options(argc, argv);
     const Words words(options.model, options.vocab_size);
     const auto maker = std::make_shared<MaskMaker>(words.vocabulary());
+    if (!options.read.empty()) return run_file(options.read, maker);
     for (std::uint64_t seed = options.first; seed < options.num_schemas; seed += options.step) {
         SchemaGenerator generator(seed);
         const OrderedJson schema = generator.document();

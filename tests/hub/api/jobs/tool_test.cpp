@@ -102,7 +102,7 @@ TEST(ToolCallsTest, CallsAreToldApartWhereverTheTextIsCut) {
     const std::string arguments = R"({"a": "}\"{", "b": [{"c": {}}]})";
     for (const char* file : {"qwen3.jinja", "mistral.jinja", "llama3.jinja"}) {
         const CallSyntax syntax = syntax_of(file);
-        std::string text = "Well, <tool " + syntax.opens + (syntax.closes.empty() ? "" : "[") +
+        std::string text = "Well, <tool " + syntax.opens + (syntax.is_list ? "[" : "") +
                            syntax.before_name + "f" + syntax.before_arguments + arguments +
                            syntax.behind;
         if (!syntax.is_single)
@@ -177,7 +177,7 @@ TEST(ToolCallsTest, TheMaskAcceptsWhatTheTemplateWrites) {
         std::vector<GrammarNode> nodes;
         WeakenedTools weakened;
         CallSyntax as_text = syntax;
-        as_text.opens_token.reset();
+        as_text.markers.clear();
         const NodeId root = add_tool_answer(nodes, choice, as_text, {}, weakened).value();
         const auto grammar = Grammar::build(std::move(nodes), root).value();
         EXPECT_TRUE(weakened.list.empty()) << weakened.list;
