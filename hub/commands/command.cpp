@@ -198,17 +198,6 @@ std::vector<Command> commands_around_them() {
          "moex-hub forget",
          {},
          run_forget},
-        {"clients",
-         // a command without settings, which still has options of its own
-         0,
-         "Print the settings with which other programs use a running hub.",
-         "moex-hub clients claude-code",
-         {{"PROGRAM", "", "the program; default: all of them", false,
-           "claude-code|codex|qwen-code|opencode|continue|open-webui"},
-          {"--url", "URL", "the running hub [http://127.0.0.1:8080]"},
-          {"--ca", "FILE", "trust the certificates in this file (PEM) alone"},
-          {"--insecure-http", "", "allow plain http beyond this machine"}},
-         run_clients},
         {"key",
          command_key,
          "Make, list and revoke keys, while a hub runs or not; print the usage of keys.",
@@ -244,12 +233,29 @@ std::vector<Command> commands_around_them() {
           {"--out", "DIR", "folder for cert.pem and key.pem; default: the state folder"},
           {"--force", "", "replace existing files"}},
          run_cert},
+    };
+}
+
+// Commands about this program and others.
+std::vector<Command> commands_on_programs() {
+    return {
         {"doctor",
          command_serve,
          "Check that `serve` would work with these options, and print how to fix problems.",
          "moex-hub doctor --listen 0.0.0.0:8443 --tls-cert certs/cert.pem --tls-key certs/key.pem",
          {},
          run_doctor},
+        {"clients",
+         // a command without settings, which still has options of its own
+         0,
+         "Print the settings with which other programs use a running hub.",
+         "moex-hub clients claude-code",
+         {{"PROGRAM", "", "the program; default: all of them", false,
+           "claude-code|codex|qwen-code|opencode|continue|open-webui"},
+          {"--url", "URL", "the running hub [http://127.0.0.1:8080]"},
+          {"--ca", "FILE", "trust the certificates in this file (PEM) alone"},
+          {"--insecure-http", "", "allow plain http beyond this machine"}},
+         run_clients},
         {"completion",
          0,
          "Print a script with which a shell completes commands and options.",
@@ -265,9 +271,9 @@ std::vector<Command> commands_around_them() {
 std::span<const Command> command_table() {
     static const std::vector<Command> commands = [] {
         std::vector<Command> all;
-        for (const auto& some :
-             {commands_on_models(), commands_on_stored_models(), commands_on_texts(),
-              commands_on_packages(), commands_on_swarms(), commands_around_them()})
+        for (const auto& some : {commands_on_models(), commands_on_stored_models(),
+                                 commands_on_texts(), commands_on_packages(), commands_on_swarms(),
+                                 commands_around_them(), commands_on_programs()})
             all.insert(all.end(), some.begin(), some.end());
         return all;
     }();

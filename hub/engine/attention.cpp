@@ -125,6 +125,20 @@ std::uint32_t first_block(const AttendTask& task) {
     return task.first_seen(task.first_position) / attend_block_tokens;
 }
 
+float scale_of(const AttendTask& task, const AttentionShape& shape) {
+    return task.scale != 0 ? task.scale : 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
+}
+
+// The positions [first, stop) of a block [begin, end) that a row of the task sees.
+struct Seen {
+    std::uint32_t first = 0, stop = 0;
+};
+Seen seen_in(const AttendTask& task, std::uint32_t row, std::uint32_t begin, std::uint32_t end) {
+    const std::uint32_t position = task.first_position + row;
+    const Seen seen{std::max(begin, task.first_seen(position)), std::min(end, position + 1)};
+    return seen.first < seen.stop ? seen : Seen{begin, begin};
+}
+
 }  // namespace
 
 std::uint32_t attend_rows_max(const AttentionShape& shape) {
@@ -165,8 +179,7 @@ void attend_block(std::span<float> floats, const AttendTask& task, std::uint32_t
 
     // The scores of positions that a row does not see are computed along with the others, but are
     // never read.
-    const float scale = task.scale != 0 ? task.scale
-                                        : 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
+    const float scale = scale_of(task, shape);
     for_pages(begin, end, kv.page_tokens(), [&](std::uint32_t first, std::uint32_t count) {
         fetch_next(k_rows_at, first + count, end, kv.page_tokens());
         const KvRows k = readable(k_rows_at(first), count, num_queries, shape.head_dim);
@@ -176,15 +189,7 @@ void attend_block(std::span<float> floats, const AttendTask& task, std::uint32_t
     });
 
     std::fill(part.sums.begin(), part.sums.end(), 0.0f);
-    // the positions [first, stop) of the block that `row` sees
-    struct Seen {
-        std::uint32_t first = 0, stop = 0;
-    };
-    const auto seen_by = [&](std::uint32_t row) {
-        const std::uint32_t position = task.first_position + row;
-        const Seen seen{std::max(begin, task.first_seen(position)), std::min(end, position + 1)};
-        return seen.first < seen.stop ? seen : Seen{begin, begin};
-    };
+    const auto seen_by = [&](std::uint32_t row) { return seen_in(task, row, begin, end); };
     for (std::uint32_t query = 0; query < num_queries; ++query) {
         const Seen seen = seen_by(query / heads);
         const auto weights = std::span(buffers.weights)

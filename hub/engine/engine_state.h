@@ -108,7 +108,7 @@ struct Generation {
     bool offers_pages = true;
     // Number of the fetch of stored pages that this generation waits for; 0: none.
     std::uint64_t fetch = 0;
-    std::uint32_t state_kept = 0;    // tokens at the latest copy of the recurrent state
+    std::uint32_t state_kept = 0;             // tokens at the latest copy of the recurrent state
     std::unique_ptr<TextMemory> text_memory;  // of the page store; may be null
     std::uint32_t pages_stored = 0;  // number of the first pages already offered to the page store
     // This generation waits while the generation with the id `follows` computes their common prefix

@@ -8,8 +8,8 @@
 namespace moex {
 namespace {
 
-const std::vector<Family>& families() {
-    static const std::vector<Family> all = {
+std::vector<Family> families_like_llama() {
+    return {
         {.type = "qwen3_moe",
          .class_name = "Qwen3MoeForCausalLM",
          .has_experts = true,
@@ -31,6 +31,11 @@ const std::vector<Family>& families() {
          .has_o_bias = false,
          .further_keys = {"attention_bias", "sliding_window", "max_window_layers"}},
         {.type = "llama", .class_name = "LlamaForCausalLM", .is_first = true},
+    };
+}
+
+std::vector<Family> families_with_experts() {
+    return {
         {.type = "mixtral",
          .class_name = "MixtralForCausalLM",
          .has_experts = true,
@@ -77,6 +82,11 @@ const std::vector<Family>& families() {
          .aliases = {{"mlp.gate.weight", "block_sparse_moe.router.layer.weight"}},
          .experts = ExpertNames{.all_gate_up = "block_sparse_moe.input_linear.weight",
                                 .all_down = "block_sparse_moe.output_linear.weight"}},
+    };
+}
+
+std::vector<Family> families_with_shared_experts() {
+    return {
         {.type = "glm4_moe",
          .class_name = "Glm4MoeForCausalLM",
          .has_experts = true,
@@ -98,6 +108,11 @@ const std::vector<Family>& families() {
                      {"mlp.shared_expert.up_proj.weight", "mlp.shared_experts.up_proj.weight"},
                      {"mlp.shared_expert.down_proj.weight",
                       "mlp.shared_experts.down_proj.weight"}}},
+    };
+}
+
+std::vector<Family> families_with_a_delta_rule() {
+    return {
         {.type = "qwen3_next",
          .class_name = "Qwen3NextForCausalLM",
          .has_experts = true,
@@ -138,6 +153,11 @@ const std::vector<Family>& families() {
          .has_delta_net = true,
          .further_keys = {"mtp_num_hidden_layers", "mtp_use_dedicated_embeddings",
                           "mamba_ssm_dtype"}},
+    };
+}
+
+std::vector<Family> families_with_windows() {
+    return {
         {.type = "gpt_oss",
          .class_name = "GptOssForCausalLM",
          .has_experts = true,
@@ -164,6 +184,17 @@ const std::vector<Family>& families() {
                                 .all_gate_up_bias = "mlp.experts.gate_up_proj_bias",
                                 .all_down_bias = "mlp.experts.down_proj_bias"}},
     };
+}
+
+const std::vector<Family>& families() {
+    static const std::vector<Family> all = [] {
+        std::vector<Family> some;
+        for (const auto& few :
+             {families_like_llama(), families_with_experts(), families_with_shared_experts(),
+              families_with_a_delta_rule(), families_with_windows()})
+            some.insert(some.end(), few.begin(), few.end());
+        return some;
+    }();
     return all;
 }
 

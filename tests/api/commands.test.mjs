@@ -168,7 +168,8 @@ test('pack --calibrate quantises for a text, at the same size', { skip: !demo },
   const compared = await runHub(['eval', '--model', out, '--reference', modelFolder, '--text', text, '--window', '64',
     '--windows', '1']);
   assert.equal(compared.code, 0, compared.stderr);
-  assert.match(compared.stdout, /^perplexity [\d.]+ {2}reference [\d.]+ {2}ratio [\d.]+ {2}kl 0\.\d+ {2}same_likeliest/);
+  assert.match(compared.stdout,
+    /^perplexity [\d.]+ {2}reference [\d.]+ {2}ratio [\d.]+ {2}kl 0\.\d+ {2}same_likeliest/);
 }));
 
 test('foresight_bench reports the recall of each predictor, as tables and plots', () => inFolder(async (folder) => {

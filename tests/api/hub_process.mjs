@@ -58,7 +58,8 @@ export function startHub(args = [], extra = {}, model = modelFolder) {
   const own = ['serve', '--model', model, ...(args.includes('--listen') ? [] : ['--listen', '127.0.0.1:0']),
     ...(state.path ? ['--state', state.path] : [])];
   const child = spawn(hubProgram, [...own, ...args], {
-    env: cleanEnvironment({ MOEX_USE_WORKERS: 'always', MOEX_SPANS: 'off', ...extra }), stdio: ['ignore', 'pipe', 'pipe'],
+    env: cleanEnvironment({ MOEX_USE_WORKERS: 'always', MOEX_SPANS: 'off', ...extra }),
+    stdio: ['ignore', 'pipe', 'pipe'],
   });
 
   let stdout = '', stderr = '';

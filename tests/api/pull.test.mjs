@@ -415,7 +415,8 @@ test('rm asks on a terminal, and only yes removes', () => withEndpoint(async (en
 
 // The demo's checkpoint in full precision; too large for the repository.
 const demo = process.env.MOEX_DEMO_CHECKPOINT;
-for (const more of [[], ['--stream']]) test(`the demo is pulled (${more}), packed, served and asked in a chat`, { skip: !demo },
+const demo_story = 'packed, served and asked in a chat';
+for (const more of [[], ['--stream']]) test(`the demo is pulled (${more}), ${demo_story}`, { skip: !demo },
   () => inFolder(async (folder) => {
   const files = Object.fromEntries(readdirSync(demo).filter((path) => /\.(json|safetensors)$/.test(path))
     .map((path) => [path, readFileSync(join(demo, path))]));
@@ -487,8 +488,8 @@ const tiny = new URL('../golden/qwen3-tiny/', import.meta.url).pathname;
 const tinyFiles = () => sharded(Object.fromEntries(readdirSync(tiny)
   .filter((path) => /^(config|generation_config|model)\.(json|safetensors)$/.test(path))
   .map((path) => [path, readFileSync(join(tiny, path))])), 9);
-const streaming = (endpoint, folder) => runHub(['pull', 'golden/tiny', '--endpoint', endpoint.url, '--models-dir', folder,
-  '--pack', '--stream', '--range-kb', '64', '--expert-dtype', 'f32', '--name', 'tiny']);
+const streaming = (endpoint, folder) => runHub(['pull', 'golden/tiny', '--endpoint', endpoint.url,
+  '--models-dir', folder, '--pack', '--stream', '--range-kb', '64', '--expert-dtype', 'f32', '--name', 'tiny']);
 
 test('a streamed checkpoint is packed, served, and leaves no shard', () => inFolder(async (folder) => {
   const direct = await runHub(['pack', tiny, `${folder}/direct`, '--expert-dtype', 'f32', '--name', 'tiny']);

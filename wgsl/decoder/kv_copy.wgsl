@@ -1,5 +1,5 @@
-// Copies keys and values of a step's rows between the cache and a buffer in which each row is one piece: kv_gather reads
-// the cache, kv_scatter writes it. The cache has f16; no bit changes.
+// Copies keys and values of a step's rows between the cache and a buffer in which each row is one piece: kv_gather
+// reads the cache, kv_scatter writes it. The cache has f16; no bit changes.
 //   @binding(0) rows    read        u32: rows.wgsl
 //   @binding(1) pages   read        u32: page tables
 //   @binding(2) kv      read, or read_write for kv_scatter: the cache of rope_store.wgsl, as f16

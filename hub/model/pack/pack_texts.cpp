@@ -5,6 +5,7 @@
 #include "hub/base/files.h"
 #include "hub/model/chat_template.h"
 #include "hub/model/json_fields.h"
+#include "hub/model/package/manifest.h"
 #include "hub/model/strict_json.h"
 #include "hub/model/tokenizer/tokenizer_files.h"
 

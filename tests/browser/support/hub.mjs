@@ -57,8 +57,8 @@ async function end(child, signal = "SIGTERM", patience_ms = 60000) {
 
 export class Hub {
   // `args`: further flags of `moex-hub serve`. Most stories want contributors' answers, so workers are always asked
-  // unless `args` name --use-workers, and compute no whole layers unless `args` name --spans. With the `state` and `port`
-  // of an earlier hub, the new hub replaces it.
+  // unless `args` name --use-workers, and compute no whole layers unless `args` name --spans. With the `state` and
+  // `port` of an earlier hub, the new hub replaces it.
   // `program`: another program that serves, with the arguments that come before `serve`.
   static async start(args = [],
     { state = mkdtempSync(join(tmpdir(), "moex-state-")), port = 0, env = {}, program = ["moex-hub"] } = {}) {

@@ -92,13 +92,15 @@ TEST(SchemaTest, EachKeywordAdmitsWhatItMeans) {
 
 TEST(SchemaTest, ConditionsAndNegationsBecomeBranches) {
     check({
-        {R"({"type": "object", "properties": {"kind": {"enum": ["a", "b", "c"]}, "n": {"type": "integer"}},
+        {R"({"type": "object",
+             "properties": {"kind": {"enum": ["a", "b", "c"]}, "n": {"type": "integer"}},
              "required": ["kind"], "if": {"properties": {"kind": {"const": "a"}}},
              "then": {"required": ["n"]}, "else": {"properties": {"n": false}}})",
          {R"({"kind": "a", "n": 1})", R"({"kind": "b"})"},
          {R"({"kind": "a"})", R"({"kind": "b", "n": 1})", R"({"kind": "d"})"}},
-        {R"({"type": "object", "properties": {"s": {"type": "string"}, "x": true}, "if": {"properties":
-             {"s": {"enum": ["on", "of"]}}, "required": ["s"]}, "then": {"required": ["x"]}})",
+        {R"({"type": "object", "properties": {"s": {"type": "string"}, "x": true},
+             "if": {"properties": {"s": {"enum": ["on", "of"]}}, "required": ["s"]},
+             "then": {"required": ["x"]}})",
          {"{}", R"({"s": "off"})", R"({"s": ""})", R"({"s": "o"})", R"({"s": "on", "x": 1})"},
          {R"({"s": "on"})", R"({"s": "of"})"}},
         {R"({"type": "integer", "if": {"minimum": 10}, "then": {"multipleOf": 10},
@@ -120,7 +122,8 @@ TEST(SchemaTest, ConditionsAndNegationsBecomeBranches) {
         {R"({"type": "array", "items": {"type": "integer"}, "not": {"minItems": 2}})",
          {"[]", "[1]"},
          {"[1, 2]"}},
-        {R"({"not": {"allOf": [{"type": ["string", "null"]}, {"maxLength": 2}]}, "type": ["string", "null"]})",
+        {R"({"not": {"allOf": [{"type": ["string", "null"]}, {"maxLength": 2}]},
+             "type": ["string", "null"]})",
          {"\"abc\""},
          {"\"ab\"", "null"}},
     });
@@ -133,7 +136,8 @@ TEST(SchemaTest, MembersMayReachTheirBoundAndThemselves) {
          {R"({"a": 1})", R"({"a": 1, "b": 2})"},
          {"{}", R"({"a": 1, "c": 1})"}},
         {R"({"$defs": {"n": {"type": "object", "patternProperties": {"^x": {"items":
-             {"$ref": "#/$defs/n", "title": "t"}, "type": "array"}}, "additionalProperties": false}},
+             {"$ref": "#/$defs/n", "title": "t"}, "type": "array"}}, "additionalProperties":
+             false}},
              "$ref": "#/$defs/n"})",
          {"{}", R"({"x1": [{"xx": []}]})"},
          {R"({"y": []})", R"({"x": [1]})"}},
