@@ -137,7 +137,8 @@ std::vector<Command> commands_on_packages() {
          "Write a package with random weights, for benches.",
          "moex-hub synth --shape bench-moe packages/bench-moe",
          {{"--shape", "NAME",
-           "bench-moe, qwen3-30b-a3b, gpt-oss-20b, glm-4.5-air, paper, demo, many-experts or tiny",
+           "bench-moe, qwen3-30b-a3b, gpt-oss-20b, glm-4.5-air, qwen3-next-80b-a3b, "
+           "qwen3.6-35b-a3b, paper, demo, many-experts or tiny",
            true},
           {"OUT", "", "folder to write", true}},
          run_synth},

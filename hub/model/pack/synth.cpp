@@ -401,6 +401,22 @@ constexpr FamilyShape family_shapes[] = {
         "intermediate_size": 10944, "first_k_dense_replace": 1, "attention_bias": true,
         "use_qk_norm": false, "partial_rotary_factor": 0.5, "rope_theta": 1000000,
         "n_group": 1, "topk_group": 1, "routed_scaling_factor": 1.0, "norm_topk_prob": true})"},
+    {"qwen3-next-80b-a3b", R"({"model_type": "qwen3_next", "hidden_size": 2048,
+        "num_hidden_layers": 48, "num_attention_heads": 16, "num_key_value_heads": 2,
+        "head_dim": 256, "vocab_size": 151936, "max_position_embeddings": 262144,
+        "num_experts": 512, "num_experts_per_tok": 10, "moe_intermediate_size": 512,
+        "shared_expert_intermediate_size": 512, "intermediate_size": 5120,
+        "linear_num_key_heads": 16, "linear_num_value_heads": 32, "linear_key_head_dim": 128,
+        "linear_value_head_dim": 128, "linear_conv_kernel_dim": 4, "full_attention_interval": 4,
+        "partial_rotary_factor": 0.25, "rope_theta": 10000000})"},
+    {"qwen3.6-35b-a3b", R"({"model_type": "qwen3_5_moe_text", "hidden_size": 2048,
+        "num_hidden_layers": 40, "num_attention_heads": 16, "num_key_value_heads": 2,
+        "head_dim": 256, "vocab_size": 248320, "max_position_embeddings": 262144,
+        "num_experts": 256, "num_experts_per_tok": 8, "moe_intermediate_size": 512,
+        "shared_expert_intermediate_size": 512, "linear_num_key_heads": 16,
+        "linear_num_value_heads": 32, "linear_key_head_dim": 128, "linear_value_head_dim": 128,
+        "linear_conv_kernel_dim": 4, "full_attention_interval": 4,
+        "partial_rotary_factor": 0.25, "rope_theta": 10000000})"},
 };
 
 }  // namespace
