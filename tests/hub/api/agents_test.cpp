@@ -1,5 +1,6 @@
 // Tests of what agents and editors send unasked: tools of any schema and type, histories that were
 // cut, and fields of other servers.
+#include "hub/api/openai_request.h"
 #include "tests/hub/api/api_fixture.h"
 
 namespace moex::test {

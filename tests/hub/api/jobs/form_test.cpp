@@ -125,7 +125,7 @@ TEST_F(FormTest, ABegunAnswerIsFinished) {
 
 TEST_F(FormTest, UnsupportedFormIsRefusedByNameAndPath) {
     const std::pair<Json, const char*> cases[] = {
-        {with_schema({{"not", {{"minimum", 1}}}}), "'not'"},
+        {with_schema({{"type", "array"}, {"uniqueItems", true}}), "'uniqueItems'"},
         {with_schema({{"type", "object"}, {"properties", {{"a", {{"contains", 1}}}}}}),
          "schema.properties.a: 'contains'"},
         {with_schema(false), "nothing satisfies it"},
