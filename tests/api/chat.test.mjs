@@ -21,10 +21,11 @@ async function piped(args, input) {
   return { code, stdout, stderr };
 }
 
-// Runs the program on a terminal of its own, which script(1) makes. send() types, shows() waits for words.
+// Runs the program on a terminal of its own, which script(1) makes. send() types, shows() waits for words. The shell of
+// script(1) becomes the program: a shell that waits for the program (dash) would get Ctrl-C, too, and exit with 130.
 function onTerminal(args) {
   const words = [hubProgram, 'chat', ...args].map((word) => `'${word}'`).join(' ');
-  const child = spawn('script', ['-qfec', words, '/dev/null'], { env: cleanEnvironment({ TERM: 'dumb' }) });
+  const child = spawn('script', ['-qfec', `exec ${words}`, '/dev/null'], { env: cleanEnvironment({ TERM: 'dumb' }) });
   let screen = '', at = 0;
   child.stdout.setEncoding('utf8').on('data', (text) => { screen += text; child.emit('screen'); });
   const ended = once(child, 'close').then(([code]) => code);
