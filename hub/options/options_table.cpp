@@ -117,7 +117,9 @@ const Setting model_settings[] = {
      "--deterministic is set\n"
      "auto takes a real GPU, and the processor where there is none\n"
      "NAME is an index or part of a device's name (llvmpipe is software)\n"
-     "keys and values are stored on the GPU: --kv-mb, or what fits"},
+     "keys and values are stored on the GPU: --kv-mb, or 8192 tokens for each of --sequences-max "
+     "within a quarter of the free memory\n"
+     "a contributor on the same GPU works, and both are slower, because they take turns"},
     {"gpu-mb", number, serve, all_help, "MB", "0",
      "most memory of the GPU that is used; 0: what is free", 0, 10000000},
     {"gpu-awake", word, serve, all_help, "auto|off", "auto",

@@ -18,6 +18,10 @@ namespace {
 // Largest share of the GPU's memory that the hub uses; drivers and other programs need the
 // remaining memory.
 constexpr double memory_share_max = 0.95;
+// The KV cache has room by default for this number of tokens of each sequence, within this share of
+// the memory that the weights leave free. A contributor on the same GPU needs the rest.
+constexpr std::uint32_t usual_tokens = 8192;
+constexpr double kv_share_default = 0.25;
 // Number of times that the GPU may be lost without a completed step in between. After that it is
 // not opened again.
 constexpr std::uint32_t losses_max = 2;
@@ -206,8 +210,8 @@ class VulkanSteps : public GpuSteps {
         return result;
     }
 
-    // Returns the number of KV pages: the requested number, or otherwise the largest number that is
-    // useful and fits.
+    // Returns the capacities of the decoder. The number of KV pages follows from `kv_bytes_max`, or
+    // otherwise from the memory that is free.
     Result<GpuDecoderOptions> choose_sizes(const DecoderModel& model) const {
         const GpuStepsOptions& options = options_;
         const gpu::AdapterInfo& adapter = device_->adapter();
@@ -216,9 +220,6 @@ class VulkanSteps : public GpuSteps {
                             page_bytes = page_layer_bytes * model.num_layers,
                             binding_bytes = std::min(adapter.max_binding_bytes,
                                                      adapter.max_buffer_bytes);
-        const std::uint64_t of_use = std::uint64_t{options.sequences_max} *
-                                     ((config_.context_tokens + kv_page_tokens - 1) /
-                                      kv_page_tokens);
         const std::uint64_t bindable = binding_bytes / page_layer_bytes;
         auto there = static_cast<std::uint64_t>(static_cast<double>(adapter.memory_bytes) *
                                                 memory_share_max);
@@ -228,25 +229,47 @@ class VulkanSteps : public GpuSteps {
 
         GpuDecoderOptions decoder{
             .rows_max = options.step_rows_max, .lanes = num_lanes(), .kv_kind = kv_kind};
-        const auto sizes_with = [&](std::uint64_t pages) {
+        const auto needs_with = [&](std::uint64_t pages) {
             decoder.pages = static_cast<std::uint32_t>(pages);
-            return GpuDecoder::sizes_of(adapter, model, decoder);
+            return DecoderMemory::needs_of(model, GpuDecoder::sizes_of(adapter, model, decoder));
         };
-        std::uint64_t pages = std::min(of_use, bindable);
-        if (num_pages_ > 0)  // the engine relies on the number of pages that the first device had
-            pages = num_pages_;
-        else if (options.kv_bytes_max > 0)
-            pages = std::min(pages, options.kv_bytes_max / page_bytes);
-        else if (there > 0)
-            while (pages > 1 && DecoderMemory::needs_of(model, sizes_with(pages)).all() > there)
-                pages = pages * 15 / 16;
+        std::uint64_t pages = num_pages_;  // the engine relies on the pages of the first device
+        if (pages == 0 && options.kv_bytes_max > 0)
+            pages = std::min({pages_of(config_.context_tokens) * options.sequences_max, bindable,
+                              options.kv_bytes_max / page_bytes});
+        else if (pages == 0)
+            pages = default_pages(bindable, there, needs_with);
         if (pages == 0)
             return Error{ErrorCode::no_space,
                          text("a key/value budget of ", options.kv_bytes_max,
                               " bytes is below one page of ", page_bytes, " bytes on the GPU")};
 
-        MOEX_TRY(check_memory(adapter, DecoderMemory::needs_of(model, sizes_with(pages)), there));
+        MOEX_TRY(check_memory(adapter, needs_with(pages), there));
         return decoder;
+    }
+
+    static std::uint64_t pages_of(std::uint32_t tokens) {
+        return (std::uint64_t{tokens} + kv_page_tokens - 1) / kv_page_tokens;
+    }
+
+    // Returns the number of KV pages for `sequences_max` sequences of the usual length, and for at
+    // least one sequence of the whole context, or fewer if they exceed the default share of the
+    // free memory. `bindable`: the limit of the device; `there`: bytes that the hub may use, 0:
+    // unknown; `needs_with` returns the decoder's needs with a number of pages.
+    template <typename NeedsWith>
+    std::uint64_t default_pages(std::uint64_t bindable, std::uint64_t there,
+                                const NeedsWith& needs_with) const {
+        const std::uint64_t usual = pages_of(std::min(config_.context_tokens, usual_tokens));
+        std::uint64_t pages = std::min(
+            std::max(usual * options_.sequences_max, pages_of(config_.context_tokens)), bindable);
+        const auto is_too_much = [&] {
+            const DecoderMemory::Needs needs = needs_with(pages);
+            const std::uint64_t others = needs.weights + needs.step;
+            const std::uint64_t free = there > others ? there - others : 0;
+            return static_cast<double>(needs.kv) > static_cast<double>(free) * kv_share_default;
+        };
+        while (there > 0 && pages > 1 && is_too_much()) pages = pages * 15 / 16;
+        return pages;
     }
 
     // Reserves pages of the KV cache for every row of the batch.

@@ -31,8 +31,8 @@ struct GpuStepsOptions {
     // micro-batch has its own memory on the GPU, and all share the KV cache.
     std::uint32_t micro_batches_max = 1;
     std::uint64_t memory_bytes_max = 0;  // limit for GPU memory; 0: all free memory
-    // Limit for the memory of keys and values. 0: as much as `sequences_max` whole contexts need,
-    // or less if less is free.
+    // Limit for the memory of keys and values. 0: enough for `sequences_max` sequences of 8,192
+    // tokens and for one whole context, within a quarter of what the weights leave free.
     std::uint64_t kv_bytes_max = 0;
     // Format of the KV cache on the GPU. int8 means u8 codes with an f16 scale and zero for each
     // token of a KV head. The int8 cache of the CPU cores has another layout.

@@ -545,6 +545,27 @@ TEST_P(GpuStepsTest, DraftedTokensChangeNoText) {
     EXPECT_LT(drafted.counters.steps, plain.counters.steps);
 }
 
+TEST(GpuStepsSizeTest, TheDefaultCacheLeavesMemoryToAContributor) {
+    constexpr std::uint64_t memory = 64u << 20, asked = 40u << 20;
+    GpuStepsOptions options{.device = "0", .sequences_max = 4096, .memory_bytes_max = memory};
+    const auto by_default = must(
+        open_gpu_steps(test::tiny_package(), test::compute_threads(), options));
+    EXPECT_GT(by_default->kv_bytes(), memory / 8);
+    EXPECT_LE(by_default->kv_bytes(), memory / 4);
+
+    options.kv_bytes_max = asked;
+    const auto chosen = must(
+        open_gpu_steps(test::tiny_package(), test::compute_threads(), options));
+    EXPECT_GT(chosen->kv_bytes(), asked * 9 / 10);
+    EXPECT_LE(chosen->kv_bytes(), asked);
+
+    // Few short sequences need less than their share.
+    options = {.device = "0", .sequences_max = 2};
+    const auto few = must(open_gpu_steps(test::tiny_package(), test::compute_threads(), options));
+    EXPECT_EQ(few->kv_pages().num_pages,
+              2 * test::tiny_package()->config().context_tokens / few->kv_pages().page_tokens);
+}
+
 TEST(GpuStepsSizeTest, AModelBeyondTheMemoryIsRefusedWithBothSizes) {
     const auto opened = open_gpu_steps(test::tiny_package(), test::compute_threads(),
                                        {.device = "0", .memory_bytes_max = 1u << 20});
