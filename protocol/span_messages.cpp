@@ -11,7 +11,7 @@ constexpr std::size_t assign_head_bytes = 28, assign_layer_bytes = sizeof(Sha256
                       ready_bytes = 28, step_head_bytes = 12, sequence_bytes = 16,
                       answer_head_bytes = 24, kv_head_bytes = 28, end_head_bytes = 4;
 
-Error wrong_size(FrameType type, std::uint64_t found_bytes, std::uint64_t wanted_bytes) {
+Error wrong_span_size(FrameType type, std::uint64_t found_bytes, std::uint64_t wanted_bytes) {
     return Error{ErrorCode::payload_size,
                  text(frame_type_name(type), " with ", found_bytes, " bytes, want ", wanted_bytes)};
 }
@@ -85,7 +85,7 @@ Result<SpanAssign> decode_span_assign(ByteView frame, const WireLimits& limits) 
     message.context_tokens = in.u32();
     message.kv_bytes_max = in.u64();
     const std::uint32_t pad = in.u32();
-    if (in.overrun()) return wrong_size(type, header.payload_bytes, assign_head_bytes);
+    if (in.overrun()) return wrong_span_size(type, header.payload_bytes, assign_head_bytes);
     MOEX_TRY(check_pad(type, pad));
     if (message.first_layer >= message.end_layer || message.end_layer > limits.num_layers ||
         message.end_layer - message.first_layer > span_layers_max)
@@ -95,8 +95,8 @@ Result<SpanAssign> decode_span_assign(ByteView frame, const WireLimits& limits) 
     MOEX_TRY(check_count(type, "context_tokens", message.context_tokens, 1u << 30));
     const std::size_t num_layers = message.end_layer - message.first_layer;
     if (in.remaining_bytes() != num_layers * assign_layer_bytes)
-        return wrong_size(type, header.payload_bytes,
-                          assign_head_bytes + num_layers * assign_layer_bytes);
+        return wrong_span_size(type, header.payload_bytes,
+                               assign_head_bytes + num_layers * assign_layer_bytes);
     message.layers.resize(num_layers);
     for (SpanAssign::Layer& layer : message.layers) {
         const ByteView blob = in.take(sizeof(Sha256));
@@ -117,7 +117,7 @@ Bytes encode_span_release(std::uint32_t span) {
 Result<std::uint32_t> decode_span_release(ByteView frame) {
     MOEX_ASSIGN(header, decode_header_of(frame, FrameType::span_release));
     if (header.payload_bytes != 4)
-        return wrong_size(FrameType::span_release, header.payload_bytes, 4);
+        return wrong_span_size(FrameType::span_release, header.payload_bytes, 4);
     return ByteReader(frame.subspan(frame_header_bytes)).u32();
 }
 
@@ -136,7 +136,7 @@ Result<SpanReady> decode_span_ready(ByteView frame) {
     constexpr auto type = FrameType::span_ready;
     MOEX_ASSIGN(header, decode_header_of(frame, type));
     if (header.payload_bytes != ready_bytes)
-        return wrong_size(type, header.payload_bytes, ready_bytes);
+        return wrong_span_size(type, header.payload_bytes, ready_bytes);
     ByteReader in(frame.subspan(frame_header_bytes));
     SpanReady message;
     message.span = in.u32();
@@ -189,7 +189,7 @@ Result<SpanStep> decode_span_step(ByteView frame, const WireLimits& limits) {
     const std::size_t num_sequences = in.u16();
     const std::uint32_t num_rows = in.u16(), hidden_dim = in.u16();
     const std::uint8_t dtype_value = in.u8(), pad = in.u8();
-    if (in.overrun()) return wrong_size(type, header.payload_bytes, step_head_bytes);
+    if (in.overrun()) return wrong_span_size(type, header.payload_bytes, step_head_bytes);
     MOEX_TRY(check_pad(type, pad));
     MOEX_ASSIGN(dtype, row_dtype(type, dtype_value));
     message.dtype = dtype;
@@ -198,7 +198,7 @@ Result<SpanStep> decode_span_step(ByteView frame, const WireLimits& limits) {
     const std::uint64_t x_bytes = wire_rows_bytes(dtype, num_rows, hidden_dim),
                         wanted = num_sequences * sequence_bytes + x_bytes;
     if (in.remaining_bytes() != wanted)
-        return wrong_size(type, header.payload_bytes, step_head_bytes + wanted);
+        return wrong_span_size(type, header.payload_bytes, step_head_bytes + wanted);
 
     std::uint64_t rows_of_all = 0;
     message.sequences.resize(num_sequences);
@@ -268,7 +268,7 @@ Result<SpanAnswer> decode_span_answer(ByteView frame, const WireLimits& limits) 
     message.kv_size = in.u32();
     message.worker_us = in.u32();
     const std::uint32_t pad = in.u32();
-    if (in.overrun()) return wrong_size(type, header.payload_bytes, answer_head_bytes);
+    if (in.overrun()) return wrong_span_size(type, header.payload_bytes, answer_head_bytes);
     MOEX_TRY(check_pad(type, pad));
     if (verdict > static_cast<std::uint8_t>(SpanVerdict::failed))
         return wrong_field(type, "verdict", verdict, 4);
@@ -277,7 +277,7 @@ Result<SpanAnswer> decode_span_answer(ByteView frame, const WireLimits& limits) 
     message.dtype = dtype;
     if (message.verdict != SpanVerdict::done) {
         if (in.remaining_bytes() != 0)
-            return wrong_size(type, header.payload_bytes, answer_head_bytes);
+            return wrong_span_size(type, header.payload_bytes, answer_head_bytes);
         if (message.num_rows != 0 || message.num_layers != 0 || hidden_dim != 0 ||
             message.kv_size != 0)
             return Error{ErrorCode::bad_field, "SPAN_ANSWER: a refusal with rows"};
@@ -290,7 +290,7 @@ Result<SpanAnswer> decode_span_answer(ByteView frame, const WireLimits& limits) 
                         kv_bytes = span_kv_bytes(message.num_layers, message.num_rows,
                                                  message.kv_size);
     if (in.remaining_bytes() != x_bytes + kv_bytes)
-        return wrong_size(type, header.payload_bytes, answer_head_bytes + x_bytes + kv_bytes);
+        return wrong_span_size(type, header.payload_bytes, answer_head_bytes + x_bytes + kv_bytes);
     message.x.resize(std::size_t{message.num_rows} * hidden_dim);
     const bool finite = decode_rows(dtype, in.take(x_bytes), hidden_dim, message.x);
     const ByteView kv = in.take(kv_bytes);
@@ -329,14 +329,14 @@ Result<SpanKv> decode_span_kv(ByteView frame, const WireLimits& limits) {
     message.num_layers = in.u16();
     message.kv_size = in.u32();
     const std::uint32_t pad = in.u32();
-    if (in.overrun()) return wrong_size(type, header.payload_bytes, kv_head_bytes);
+    if (in.overrun()) return wrong_span_size(type, header.payload_bytes, kv_head_bytes);
     MOEX_TRY(check_pad(type, pad));
     MOEX_TRY(check_kv_shape(type, message.num_rows, message.num_layers, message.kv_size, limits));
     if (message.first > (1u << 30)) return wrong_field(type, "first", message.first, 1u << 30);
     const std::uint64_t rows_bytes = span_kv_bytes(message.num_layers, message.num_rows,
                                                    message.kv_size);
     if (in.remaining_bytes() != rows_bytes)
-        return wrong_size(type, header.payload_bytes, kv_head_bytes + rows_bytes);
+        return wrong_span_size(type, header.payload_bytes, kv_head_bytes + rows_bytes);
     const ByteView rows = in.take(rows_bytes);
     if (!all_finite(rows)) return Error{ErrorCode::non_finite, "SPAN_KV: a value is not finite"};
     message.rows.assign(rows.begin(), rows.end());
@@ -364,10 +364,10 @@ Result<std::vector<std::uint64_t>> decode_span_end(ByteView frame) {
     MOEX_ASSIGN(header, decode_header_of(frame, type));
     ByteReader in(frame.subspan(frame_header_bytes));
     const std::uint32_t count = in.u32();
-    if (in.overrun()) return wrong_size(type, header.payload_bytes, end_head_bytes);
+    if (in.overrun()) return wrong_span_size(type, header.payload_bytes, end_head_bytes);
     MOEX_TRY(check_count(type, "number of sequences", count, span_ended_max));
     if (in.remaining_bytes() != 8 * std::size_t{count})
-        return wrong_size(type, header.payload_bytes, end_head_bytes + 8 * std::size_t{count});
+        return wrong_span_size(type, header.payload_bytes, end_head_bytes + 8 * std::size_t{count});
     std::vector<std::uint64_t> sequences(count);
     for (std::uint64_t& id : sequences) id = in.u64();
     return sequences;

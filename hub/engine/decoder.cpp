@@ -336,6 +336,9 @@ Status Decoder::State::end_span(std::size_t part, std::uint32_t layer, ExpertBac
                                 const std::stop_token& stop) {
     MicroBatch& batch = micro_batches[part];
     const std::size_t floats = batch.rows.size() * config.hidden_size;
+    // A check compares the rows behind the span, with the answers of its last layer's experts.
+    if (spans.ends(part, layer))
+        MOEX_TRY(finish_experts(batch, batch.calls[batch.last_call], result, stop));
     MOEX_ASSIGN(missing, spans.come_back(part, layer, batch.rows, std::span(batch.x).first(floats),
                                          result, batch.first_row, stop));
     for (std::uint32_t l = missing ? missing->first : layer; l < layer; ++l)

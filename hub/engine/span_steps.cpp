@@ -95,6 +95,10 @@ bool SpanSteps::is_away(std::size_t part, std::uint32_t layer) const {
     return span != nullptr && span->use == SpanUse::away && layer < span->end_layer;
 }
 
+bool SpanSteps::ends(std::size_t part, std::uint32_t layer) const {
+    return !plan_.empty() && parts_[part].round && parts_[part].span->end_layer == layer;
+}
+
 void SpanSteps::store(const SpanResult& answer, const PlannedSpan& span,
                       std::span<const SequenceRow> rows, StepResult& result,
                       std::size_t first_row) const {
@@ -123,9 +127,8 @@ void SpanSteps::store(const SpanResult& answer, const PlannedSpan& span,
 Result<std::optional<SpanSteps::Layers>> SpanSteps::come_back(
     std::size_t part, std::uint32_t layer, std::span<const SequenceRow> rows, std::span<float> x,
     StepResult& result, std::size_t first_row, const std::stop_token& stop) {
-    if (plan_.empty()) return std::optional<Layers>{};
+    if (!ends(part, layer)) return std::optional<Layers>{};
     Part& mine = parts_[part];
-    if (!mine.round || mine.span->end_layer != layer) return std::optional<Layers>{};
 
     const PlannedSpan& span = *std::exchange(mine.span, nullptr);
     const std::unique_ptr<SpanRound> round = std::move(mine.round);

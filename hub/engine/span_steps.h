@@ -39,6 +39,9 @@ class SpanSteps {
                std::span<const float> x);
     // Returns true while the rows of a micro-batch are away at this layer.
     bool is_away(std::size_t part, std::uint32_t layer) const;
+    // Returns true if the rows of a micro-batch were sent to a worker and a span ends before this
+    // layer.
+    bool ends(std::size_t part, std::uint32_t layer) const;
 
     // The layers that the hub computes because a worker did not.
     struct Layers {

@@ -399,7 +399,7 @@ TEST_F(OptionsTest, SettingsOutsideTheShortHelpStillWork) {
             EXPECT_EQ(by_variable->source(name), SettingSource::environment);
             ++num_checked;
         }
-    EXPECT_EQ(num_checked, 28u);
+    EXPECT_EQ(num_checked, 29u);
 }
 
 TEST_F(OptionsTest, ListenAddressesAreUnderstood) {

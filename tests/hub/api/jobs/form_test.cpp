@@ -126,8 +126,8 @@ TEST_F(FormTest, ABegunAnswerIsFinished) {
 TEST_F(FormTest, UnsupportedFormIsRefusedByNameAndPath) {
     const std::pair<Json, const char*> cases[] = {
         {with_schema({{"type", "array"}, {"uniqueItems", true}}), "'uniqueItems'"},
-        {with_schema({{"type", "object"}, {"properties", {{"a", {{"contains", 1}}}}}}),
-         "schema.properties.a: 'contains'"},
+        {with_schema({{"type", "object"}, {"properties", {{"a", {{"uniqueItems", true}}}}}}),
+         "schema.properties.a: 'uniqueItems'"},
         {with_schema(false), "nothing satisfies it"},
         {{{"response_format", {{"type", "xml"}}}}, "response_format"},
         {{{"response_format", {{"type", "json_schema"}}}}, "response_format.json_schema"},
