@@ -474,7 +474,9 @@ Status read_layers(ConfigFields& fields, const Family& family, const ConfigKeys&
 Result<ModelConfig> parse_hf_config(const Json& object) {
     MOEX_TRY(require_object(object));
     // A model that also reads pictures has the configuration of its text part in text_config.
-    if (const Json& part = member(object, "text_config"); part.is_object()) {
+    const Json& part = member(object, "text_config");
+    const Json& type = member(part, "model_type");
+    if (type.is_string() && find_family(type.get<std::string>()) != nullptr) {
         Json inner = part;
         if (!inner.contains("tie_word_embeddings") && object.contains("tie_word_embeddings"))
             inner["tie_word_embeddings"] = object["tie_word_embeddings"];

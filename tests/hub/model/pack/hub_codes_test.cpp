@@ -122,7 +122,7 @@ TEST_F(HubCodesPackTest, ManifestHasAVersionThatOlderHubsRefuse) {
         EXPECT_NE(found.find(message), std::string::npos) << message << ": \"" << found << '"';
     };
     expect_refused(changed(codes, "/format_version", 1), "int8", "hub_dtype");
-    expect_refused(changed(codes, "/format_version", 3), "int8", "format_version is 3");
+    expect_refused(changed(codes, "/format_version", 4), "int8", "format_version is 4");
     expect_refused(changed(codes, "/quantization/hub_dtype", "bf16"), "int8", "hub_dtype");
     expect_refused(changed(codes, "/quantization/hub_dtype", 8), "int8", "hub_dtype");
     expect_refused(changed(codes, "/quantization/hub_dtype", "int4"), "int8", "q_proj.weight");

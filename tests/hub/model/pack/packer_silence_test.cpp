@@ -216,13 +216,13 @@ TEST_F(PackerSilenceTest, UnreadTensorsInsideLayersAreRefused) {
     }
     CheckpointBuilder builder{CheckpointOptions{}};
     for (const char* name : {"model.layers.3.eh_proj.weight", "model.layers.3.eh_proj.bias",
-                             "model.visual.patch.weight"})
+                             "model.vision_tower.patch.weight"})
         builder.tensors.push_back({.name = name, .shape = {2}, .values = {1, 1}});
     write(builder);
     EXPECT_TRUE(pack());
     warned("model.layers.3 (2 tensors) comes after the model's last layer");
     warned("1 tensors outside the layers are not part of the model");
-    warned("left out: model.visual.patch.weight");
+    warned("left out: model.vision_tower.patch.weight");
 }
 
 TEST_F(PackerSilenceTest, EmptyBiasChangesNothing) {

@@ -206,7 +206,6 @@ TEST(FamiliesTest, PlansThatNothingComputesAreRefusedByName) {
         const char* word;
     } cases[] = {{{{"mixer", "gated_delta_rule"}}, "gated delta rule"},
                  {{{"mixer", "latent_attention"}}, "latent attention"},
-                 {{{"output_gate", true}}, "output gate"},
                  {{{"activation", "gelu"}}, "gelu"},
                  {{{"activation", "relu"}}, "relu"},
                  {{{"rotary_size", 5}}, "rotated part"},
