@@ -15,13 +15,13 @@ import {
   budgetWords, gpuWords, hasEnded, hubWords, keepWords, memoryWords, roundWords, shareWords, speedWords, stageWords,
   storeWords, storedWords, wantsLink,
 } from "./join/words.js";
+import { knownHub, rememberHub } from "./known_hub.js";
 import { speakIn } from "./language.js";
 import { askToStay, canRemember, drop, mayStay, read, recall, remember, roomForFiles, write } from "./storage.js";
 import { say, table } from "./words/join.js";
 
 const budgets_mb = [64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384];
 const idle_after_ms = 3000;
-const hub_key_kept_as = "moex-hub-key";
 const look_every_ms = 5000;
 const look_pause_ms = 1000;      // the shortest time between two looks
 const lends_as = "moex-lends";   // kept in this tab while it lends
@@ -153,7 +153,7 @@ function onStatus(status) {
   conditions.count(status.bytes_received + status.bytes_sent + status.bytes_downloaded);
   if (hasEnded(status.phase)) keepAwake(false);
   work.onStatus(status);
-  rememberHub(status.hub_key);
+  keepHub(status.hub_key);
   draw(status);
   // Publish the status for programs that automate or inspect this page.
   document.documentElement.dataset.phase = status.phase;
@@ -161,8 +161,8 @@ function onStatus(status) {
 }
 
 // Stores the hub's key, unless the worker has refused it.
-function rememberHub({ state, key } = {}) {
-  if (state !== "other" && key && recall(hub_key_kept_as, "") !== key) remember(hub_key_kept_as, key);
+function keepHub({ state, key } = {}) {
+  if (state !== "other" && key && knownHub() !== key) rememberHub(key);
 }
 
 function fail(reason) {
@@ -207,7 +207,7 @@ async function start() {
   worker.onmessage = ({ data }) => (data.type === "status" ? onStatus(data.status) : fail(data.reason));
   worker.onerror = (event) => fail(say("worker_failed", event.message));
   worker.postMessage({
-    type: "start", token, nickname, worker_key, hub_key: recall(hub_key_kept_as, ""),
+    type: "start", token, nickname, worker_key, hub_key: knownHub(),
     budget_bytes: budgetBytes(), keep_bytes: keepBytes(), host_bytes: hostBytes(),
     power_percent: powerPercent(), on_mains: conditions.onMains(),
     client: info?.version ? `tab ${info.version}` : "tab",
@@ -240,7 +240,7 @@ function pauseByHand(on) {
 
 element("start").addEventListener("click", start);
 element("accept-key").addEventListener("click", () => {
-  remember(hub_key_kept_as, last.hub_key.key);
+  rememberHub(last.hub_key.key);
   start();
 });
 element("pause").addEventListener("click", () => pauseByHand(true));

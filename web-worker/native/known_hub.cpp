@@ -95,13 +95,13 @@ Status KnownHub::load() {
         }
         known_ = *std::move(known);
     }
-    if (wanted_) known_.pin(hub_.url.authority(), *wanted_);
+    if (wanted_) known_.pin(name(), *wanted_);
     return {};
 }
 
 Result<SignedHub> KnownHub::check() {
     HttpClient client(hub_, &stopping_);
-    MOEX_ASSIGN(json, fetch(client, "/api/signature", signature_json_bytes_max));
+    MOEX_ASSIGN(json, fetch(client, hub_.url.path + "/api/signature", signature_json_bytes_max));
     std::optional<SignedManifest> signature;
     if (json) {
         MOEX_ASSIGN(parsed, parse_signed_manifest(chars_of(*json), "the hub's signature"));
@@ -115,7 +115,7 @@ Result<SignedHub> KnownHub::check() {
         is_new = newest_.package_sha256 != to_hex(signature->sha256);
     }
     if (is_new) {
-        MOEX_ASSIGN(fetched, fetch(client, "/api/manifest", signature->size_bytes));
+        MOEX_ASSIGN(fetched, fetch(client, hub_.url.path + "/api/manifest", signature->size_bytes));
         if (fetched) manifest = *std::move(fetched);
     }
     return judge(signature, std::move(manifest));
@@ -125,7 +125,7 @@ Result<SignedHub> KnownHub::check() {
 Result<SignedHub> KnownHub::judge(const std::optional<SignedManifest>& signature, Bytes manifest) {
     const std::lock_guard lock(mutex_);
     MOEX_TRY(load());
-    const std::string name = hub_.url.authority();
+    const std::string name = this->name();
     if (!signature && !known_.find(name)) return SignedHub{};
 
     KnownKeys after = known_;

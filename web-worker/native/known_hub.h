@@ -26,8 +26,8 @@ struct SignedHub {
 // Thread-safe. The workers of a process share one object.
 class KnownHub {
   public:
-    // `file`: keeps the pinned keys, one line "HOST:PORT KEY" each; empty: they are pinned for this
-    // run only. `wanted`: the key that the operator gave; it replaces the pinned one.
+    // `file`: keeps the pinned keys, one line "HOST:PORT/PATH KEY" each; empty: they are pinned for
+    // this run only. `wanted`: the key that the operator gave; it replaces the pinned one.
     KnownHub(HubAddress hub, std::filesystem::path file, std::optional<PublicKey> wanted);
 
     // Fetches and verifies the signature; blocks. Error unauthorized: the hub is another one than
@@ -38,6 +38,8 @@ class KnownHub {
     void stop() { stopping_ = true; }
 
   private:
+    // the name of the pinned key: a proxy may serve several hubs below paths of one host
+    std::string name() const { return hub_.url.authority() + hub_.url.path; }
     Status load();
     Result<SignedHub> judge(const std::optional<SignedManifest>& signature, Bytes manifest);
     Status keep() const;

@@ -1,6 +1,7 @@
 // Makes the chat page usable without its hub, for users that compute "on this device": a service worker keeps its files
 // (/service_worker.js), and this module keeps the hub's last info.
 import { at, root } from "../api.js";
+import { knownHub } from "../known_hub.js";
 import {
   bounded, cacheNames, dropCache, dropServiceWorkers, hasServiceWorker, recall, remember, startServiceWorker,
 } from "../storage.js";
@@ -22,7 +23,7 @@ async function keep() {
   const { port1, port2 } = new MessageChannel();
   return bounded("page", () => new Promise((resolve) => {
     port1.onmessage = ({ data }) => resolve(data);
-    active.postMessage({ keep: true, hub_key: recall("moex-hub-key", "") }, [port2]);
+    active.postMessage({ keep: true, hub_key: knownHub() }, [port2]);
   }), keep_ms_max);
 }
 

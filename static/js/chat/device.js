@@ -4,7 +4,8 @@
 //   | {phase: "fetching" | "warming", done_bytes, all_bytes} | {phase: "ready", adapter, software, context_tokens}
 //   | {phase: "failed", code, message}
 import { ApiError } from "../api.js";
-import { askToStay, recall, remember } from "../storage.js";
+import { knownHub, rememberHub } from "../known_hub.js";
+import { askToStay } from "../storage.js";
 
 // The fields of a request that this device supports, with the same meaning as at the hub. A request with a form of
 // answers (tools, a schema, a grammar) is refused earlier.
@@ -57,7 +58,7 @@ export class ThisDevice {
       this.fail({ code: "unavailable", message: event.message || "its program did not load" });
     };
     this.set({ phase: "looking" });
-    this.worker.postMessage({ type: "look", key: this.apiKey(), hub_key: recall("moex-hub-key", "") });
+    this.worker.postMessage({ type: "look", key: this.apiKey(), hub_key: knownHub() });
   }
 
   // Starts the download, after the user has agreed to it.
@@ -94,7 +95,7 @@ export class ThisDevice {
 
   hear(message) {
     if (message.looked) {
-      if (message.looked.hub_key) remember("moex-hub-key", message.looked.hub_key);
+      if (message.looked.hub_key) rememberHub(message.looked.hub_key);
       this.set({ phase: "asking", ...message.looked });
       if (message.looked.missing_bytes === 0) this.load();
     } else if (message.fetched) this.set({ phase: "fetching", ...message.fetched });
