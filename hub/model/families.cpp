@@ -111,49 +111,36 @@ std::vector<Family> families_with_shared_experts() {
     };
 }
 
+// A family in which most layers have a gated delta rule; it is dense.
+Family with_a_delta_rule(std::string_view type, std::string_view class_name) {
+    return {.type = type,
+            .class_name = class_name,
+            .partial_rotary = 0.25,
+            .qk_norm = QkNorm::per_head,
+            .has_o_bias = false,
+            .is_partly_rotated = true,
+            .norms_add_one = true,
+            .has_delta_net = true};
+}
+
 std::vector<Family> families_with_a_delta_rule() {
-    return {
-        {.type = "qwen3_next",
-         .class_name = "Qwen3NextForCausalLM",
-         .has_experts = true,
-         .partial_rotary = 0.25,
-         .qk_norm = QkNorm::per_head,
-         .has_o_bias = false,
-         .is_partly_rotated = true,
-         .norms_add_one = true,
-         .has_delta_net = true,
-         .routed = RoutedRule::sparse_step,
-         .shared_width = "shared_expert_intermediate_size",
-         .has_shared_gate = true,
-         .router = {.is_normalised = true},
-         .norm_key = "norm_topk_prob"},
-        {.type = "qwen3_5_moe_text",
-         .class_name = "Qwen3_5MoeForCausalLM",
-         .has_experts = true,
-         .partial_rotary = 0.25,
-         .qk_norm = QkNorm::per_head,
-         .has_o_bias = false,
-         .is_partly_rotated = true,
-         .norms_add_one = true,
-         .has_delta_net = true,
-         .routed = RoutedRule::all,
-         .dense_width = "",
-         .shared_width = "shared_expert_intermediate_size",
-         .has_shared_gate = true,
-         .router = {.is_normalised = true},
-         .further_keys = {"mtp_num_hidden_layers", "mtp_use_dedicated_embeddings",
-                          "mamba_ssm_dtype"}},
-        {.type = "qwen3_5_text",
-         .class_name = "Qwen3_5ForCausalLM",
-         .partial_rotary = 0.25,
-         .qk_norm = QkNorm::per_head,
-         .has_o_bias = false,
-         .is_partly_rotated = true,
-         .norms_add_one = true,
-         .has_delta_net = true,
-         .further_keys = {"mtp_num_hidden_layers", "mtp_use_dedicated_embeddings",
-                          "mamba_ssm_dtype"}},
-    };
+    Family next = with_a_delta_rule("qwen3_next", "Qwen3NextForCausalLM"),
+           dense = with_a_delta_rule("qwen3_5_text", "Qwen3_5ForCausalLM"),
+           routed = with_a_delta_rule("qwen3_5_moe_text", "Qwen3_5MoeForCausalLM");
+    next.routed = RoutedRule::sparse_step;
+    next.norm_key = "norm_topk_prob";
+    routed.routed = RoutedRule::all;
+    routed.dense_width = "";
+    for (Family* const family : {&next, &routed}) {
+        family->has_experts = true;
+        family->shared_width = "shared_expert_intermediate_size";
+        family->has_shared_gate = true;
+        family->router.is_normalised = true;
+    }
+    for (Family* const family : {&dense, &routed})
+        family->further_keys = {"mtp_num_hidden_layers", "mtp_use_dedicated_embeddings",
+                                "mamba_ssm_dtype"};
+    return {next, routed, dense};
 }
 
 std::vector<Family> families_with_windows() {

@@ -10,6 +10,7 @@
 #include "hub/base/trace.h"
 #include "hub/commands/gpu/gpu_device.h"
 #include "hub/commands/gpu/load_decoder.h"
+#include "hub/commands/gpu/planned_step.h"
 #include "hub/engine/expert_foresight.h"
 
 namespace moex {
@@ -25,43 +26,6 @@ constexpr double kv_share_default = 0.25;
 // Number of times that the GPU may be lost without a completed step in between. After that it is
 // not opened again.
 constexpr std::uint32_t losses_max = 2;
-
-// The rows of a step in the order in which the GPU computes them: rows without logits first, then
-// rows whose likeliest tokens are requested, then the other rows with logits.
-struct PlannedStep {
-    std::vector<StepRow> rows;
-    std::vector<std::uint32_t> index;      // for each row: index of the row in the batch
-    std::vector<std::uint32_t> num_pages;  // for each row: KV pages of its sequence after this step
-    std::vector<const StepRows*> sequence;  // for each row: its sequence
-    // number of rows with logits; number of these rows that need only their likeliest tokens
-    std::uint32_t num_logits = 0, num_likeliest = 0;
-};
-
-PlannedStep plan(std::span<const StepRows> batch) {
-    enum class Wants { nothing, likeliest, logits };
-    PlannedStep step;
-    for (const Wants wants : {Wants::nothing, Wants::likeliest, Wants::logits}) {
-        std::uint32_t index = 0;
-        for (const StepRows& one : batch) {
-            const auto count = static_cast<std::uint32_t>(one.tokens.size());
-            const std::uint32_t first = one.kv->num_tokens();
-            for (std::uint32_t i = 0; i < count; ++i, ++index) {
-                const bool asked = !one.no_logits && (one.all_logits || i + 1 == count);
-                if (wants != (!asked               ? Wants::nothing
-                              : one.likeliest == 0 ? Wants::logits
-                                                   : Wants::likeliest))
-                    continue;
-                step.rows.push_back({one.tokens[i], first + i});
-                step.index.push_back(index);
-                step.num_pages.push_back((first + i) / kv_page_tokens + 1);
-                step.sequence.push_back(&one);
-                step.num_logits += asked;
-                step.num_likeliest += wants == Wants::likeliest;
-            }
-        }
-    }
-    return step;
-}
 
 class VulkanSteps : public GpuSteps {
   public:
@@ -186,7 +150,7 @@ class VulkanSteps : public GpuSteps {
         if (!decoder_) return Error{ErrorCode::device_lost, "no GPU came back"};
         MOEX_TRY(reserve(batch));
         package_->require_unchanged();
-        const PlannedStep step = plan(batch);
+        const PlannedStep step = plan_step(batch);
 
         StepResult result;
         result.rows.resize(step.rows.size());

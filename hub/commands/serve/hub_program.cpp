@@ -18,11 +18,7 @@
 #include "hub/commands/serve/qr.h"
 #include "hub/commands/serve/serve_options.h"
 #include "hub/commands/serve/serve_places.h"
-#include "hub/commands/serve/shadow_report.h"
 #include "hub/foresight/lossy/late_calls.h"
-#include "hub/foresight/predict/replayed_routes.h"
-#include "hub/foresight/predictor_choice.h"
-#include "hub/options/options_shadow.h"
 
 namespace moex {
 namespace {
@@ -231,171 +227,6 @@ Status HubProgram::load() {
     return open_hints();
 }
 
-Status HubProgram::open_drafts() {
-    const ModelSettings& model = settings_.model;
-    if (model.draft_folder.empty()) return {};
-    if (!model.drafts)
-        return Error{ErrorCode::invalid_argument,
-                     "--draft DIR drafts tokens, and --speculative off uses none: leave one of "
-                     "them out"};
-    const Status opened = drafts_.open(model.draft_folder, model_,
-                                       [this](const Error& error) { on_changed_bytes(error); });
-    if (opened.ok()) return {};
-    return Error{opened.error().code, text("--draft: ", opened.error().message)};
-}
-
-// Opens the predictor that sends prefetch hints. A model with one MoE layer gets no predictor,
-// because there is no later layer to predict.
-Status HubProgram::open_hints() {
-    const PrefetchSettings& prefetch = settings_.contributors.prefetch;
-    const bool has_shadow = !prefetch.shadow_folder.empty();
-    if (has_shadow) MOEX_TRY(open_served_shadow(prefetch.shadow_folder));
-    const std::uint32_t per_row = prefetch_per_row(prefetch, model_.package->config());
-    if (per_row == 0 || !swarm_computes()) return {};
-    MOEX_ASSIGN(sources, load_speculation_sources(model_.package, *model_.threads));
-    if (sources.gates->moe_layers().size() < 2) return {};
-
-    const std::string& recall = prefetch.replayed_recall;
-    auto predictor = recall.empty()
-                         ? make_predictor(prefetch.predictor, sources, !gpu_)
-                         : make_replay_predictor(std::stod(recall), 1, recall.ends_with("+1"));
-    if (!predictor.ok())
-        return Error{ErrorCode::invalid_argument,
-                     text("--prefetch-by ", prefetch.predictor, ": ", predictor.error().message)};
-    hints_by_ = std::string((*predictor)->name());
-    if (has_shadow) hints_by_ = text("shadow:", prefetch.shadow_folder, ", ", hints_by_);
-    hints_ = std::make_unique<Hints>(sources.gates, *std::move(predictor), per_row,
-                                     settings_.contributors.placement.num_groups);
-    if (gpu_) gpu_->foresee_with(hints_.get());
-    if (model_.decoder) model_.decoder->foresee_with(hints_.get());
-    log_info("hub: predicts experts for workers that load them on demand", kv("by", hints_by_),
-             kv("per_token", per_row));
-    return {};
-}
-
-// Prepares the layers for workers that compute them whole, unless something forbids it.
-void HubProgram::open_spans() {
-    const ContributorSettings& contributors = settings_.contributors;
-    if (!contributors.uses_spans || !swarm_computes()) return;
-    const auto refuse = [](std::string_view why) {
-        log_info("hub: workers compute experts, and no layers whole", kv("because", why));
-    };
-    if (settings_.model.is_deterministic)
-        return refuse("--deterministic: a worker's layers are another arithmetic");
-    if (!settings_.model.gives_model)
-        return refuse("--give-model off: a worker would load attention weights");
-    if (gpu_) return refuse("the hub's steps run on a GPU");
-    auto layers = SpanLayers::open(model_.package);
-    if (!layers.ok()) return refuse(layers.error().message);
-    span_layers_ = *std::move(layers);
-}
-
-nlohmann::json HubProgram::spans_json() const {
-    const SpanClient& spans = *swarm_->spans();
-    const SpanCounters counts = spans.counters();
-    nlohmann::json out = {{"trips", counts.trips},
-                          {"checks", counts.checks},
-                          {"late", counts.late},
-                          {"failed", counts.failed},
-                          {"lies", counts.lies},
-                          {"kv_rows", counts.kv_rows},
-                          {"difference_max", counts.difference_max},
-                          {"held", nlohmann::json::array()}};
-    for (const SpanView& view : spans.views())
-        out["held"].push_back({{"worker", view.worker},
-                               {"first_layer", view.first_layer},
-                               {"end_layer", view.end_layer},
-                               {"proven", view.proven},
-                               {"used", view.used},
-                               {"here_ms", view.here_ms},
-                               {"away_ms", view.away_ms}});
-    return out;
-}
-
-Status HubProgram::open_served_shadow(const std::string& folder) {
-    const auto refuse = [](const auto&... why) {
-        return Error{ErrorCode::invalid_argument, text("--prefetch shadow:DIR: ", why...)};
-    };
-    if (gpu_)
-        return refuse(
-            "the shadow runs on this machine's cores beside the model's steps, which run on a GPU "
-            "(--gpu off)");
-    if (!swarm_computes()) return refuse("workers compute no experts of this model");
-    auto opened = open_shadow(folder, model_);
-    if (!opened.ok()) return refuse(opened.error().message);
-    shadow_parts_ = *std::move(opened);
-    log_info("hub: a shadow runs ahead of the model", kv("shadow", folder),
-             kv("threads", shadow_parts_->threads->num_threads()));
-    return {};
-}
-
-// Starts the shadow. The swarm must exist before, because the shadow sends hints to it. The engine
-// must be made later, because it calls the shadow.
-void HubProgram::start_shadow() {
-    if (!shadow_parts_ || !hints_) return;
-    // The shadow predicts the experts of a layer at least two layers before the model reaches it.
-    // Then they are loaded while the answers of the layer between are pending.
-    constexpr std::uint32_t lead_min = 2;
-    const ContributorSettings& contributors = settings_.contributors;
-    KvCacheOptions kv{.page_tokens = engine_options_.page_tokens,
-                      .dtype = engine_options_.kv_dtype};
-    const KvCache probe(model_.package->config(), kv);
-    kv.num_pages = static_cast<std::uint32_t>(
-        std::min<std::uint64_t>(engine_options_.kv_bytes_max / probe.page_bytes(), 1u << 20));
-    shadow_ = std::make_unique<ServedShadow>(
-        std::move(shadow_parts_->decoder), *shadow_parts_->experts, hints_.get(),
-        ServedShadowOptions{
-            .per_row = prefetch_per_row(contributors.prefetch, model_.package->config()),
-            .lead = std::max(lead_min, contributors.placement.num_groups),
-            .draws_ahead = shadow_draws_ahead,
-            .token_period = shadow_token_period,
-            .kv_period = shadow_kv_period,
-            .kv = kv},
-        [this](std::span<const ExpertHint> hints) {
-            if (swarm_->wants_hints()) swarm_->hint(hints);
-        });
-    model_.decoder->foresee_with(shadow_.get());
-}
-
-nlohmann::json HubProgram::shadow_json() const {
-    if (!shadow_) return nullptr;
-    const PrefetchSettings& prefetch = settings_.contributors.prefetch;
-    return shadow_report(prefetch.shadow_folder,
-                         prefetch_per_row(prefetch, model_.package->config()), shadow_->counters());
-}
-
-// Opens the lossy modes. If the hub cannot offer them, the operator sees the reason here, and a
-// client gets it in the answer to its request.
-Status HubProgram::open_lossy_modes() {
-    if (settings_.model.is_deterministic)
-        no_lossy_modes_ = "--deterministic promises the model's own answers.";
-    else if (gpu_)
-        no_lossy_modes_ = "the hub's steps run on a GPU (--gpu).";
-    else if (!model_.package->config().has_experts())
-        no_lossy_modes_ = "the model has no experts.";
-    const bool is_exact = settings_.contributors.experts == AnswerMode::exact;
-    const char* const wanted = answer_mode_name(settings_.contributors.experts);
-    if (!no_lossy_modes_.empty()) {
-        if (is_exact) return {};
-        return Error{ErrorCode::invalid_argument,
-                     text("--experts ", wanted, ": ", no_lossy_modes_)};
-    }
-
-    MOEX_ASSIGN(sources, load_speculation_sources(model_.package, *model_.threads));
-    auto losses = load_measured_losses(*model_.package);
-    if (!losses.ok() && losses.error().code != ErrorCode::not_found)
-        log_warn("hub: the perplexity of the lossy modes is not known",
-                 kv("because", losses.error().message));
-    lossy_modes_ = std::make_unique<LossyModes>(
-        std::move(sources), losses.ok() ? *std::move(losses) : MeasuredLosses());
-    if (is_exact) return {};
-    const auto mode = lossy_modes_->find(wanted);
-    if (!mode.ok())
-        return Error{ErrorCode::invalid_argument,
-                     text("--experts ", wanted, ": ", mode.error().message)};
-    return {};
-}
-
 // Opens the GPU of --gpu. With "auto" this machine's cores compute the steps if no GPU is found.
 Status HubProgram::open_gpu() {
     const GpuSettings& wanted = settings_.model.gpu;
@@ -534,7 +365,7 @@ Status HubProgram::open_pages() {
     return {};
 }
 
-// A hub whose key cannot be read does not start: workers that know the key would refuse it.
+// If the key cannot be read, the hub does not start: workers that know the key would refuse it.
 Status HubProgram::open_signing_key() {
     MOEX_TRY(check_publisher(*model_.package, state_directory_));
     MOEX_ASSIGN(key, SigningKey::open(signing_key_file(state_directory_)));
