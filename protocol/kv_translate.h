@@ -2,7 +2,7 @@
 // so that a page that a hub's cores computed (16 tokens, f32 or f16) can be taken by a GPU (128
 // tokens, f32, f16 or u8), and back. The functions are pure.
 //   8 pages of 16 tokens -> 1 page of 128 tokens -> 8 pages of 16 tokens, with the same bytes
-// The bounds of the error of one value x, in a head whose values are from low to high:
+// The bounds of the error of one value x, in a head with values from low to high:
 //   f16 or u8 -> f32           0
 //   f32 -> f16                 |x| * 2^-11, or 2^-25 if that is more; beyond 65519 it is refused
 //   f32 or f16 -> u8           kv_code_error(low, high), about 1/510 of the range

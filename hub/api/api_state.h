@@ -79,7 +79,7 @@ struct ApiState {
     using Prompts = std::vector<std::vector<TokenId>>;
     Checked<Prompts> encode_chat(const CompletionParams& params) const;
     Checked<Prompts> encode_texts(CompletionParams& params, std::vector<std::string>& echoes) const;
-    // Makes the prompts of texts that stand between a prompt and a suffix.
+    // Makes the prompts of texts between a prompt and a suffix.
     Checked<Prompts> encode_middle(CompletionParams& params) const;
     Checked<void> check_bytes(std::uint64_t bytes, const char* source) const;
     bool begins_in_reasoning(const CompletionParams& params,

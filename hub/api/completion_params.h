@@ -22,7 +22,7 @@ struct AnswerForm {
     OrderedJson schema;   // for json_schema; for choice: the list of texts
     std::string grammar;  // for grammar: GBNF; for regex: the pattern of the whole text
     std::string param;    // name of the body's field that asks for the form
-    // Schemas are read by the standard: an object may have members that no keyword speaks of
+    // Schemas are read by the standard: an object may have members that no keyword names
     // (SchemaReading::closes_objects).
     bool opens_objects = false;
     bool is_json() const { return kind == Kind::json_object || kind == Kind::json_schema; }
@@ -59,7 +59,7 @@ struct ToolChoice {
     bool opens_objects = false;  // as AnswerForm::opens_objects, for the tools' schemas
 };
 
-// What stands around the text that a completion writes. The prompt is the text before it.
+// The texts around the text that a completion writes. The prompt comes before that text.
 struct MiddleWish {
     std::string suffix;
     std::string prompt_end;          // more of the prefix, which a cut keeps (llama.cpp's `prompt`)
@@ -103,7 +103,7 @@ struct CompletionParams {
     std::string reasoning_effort;       // empty: not requested
     // prompts of a completion, as text or ids
     std::vector<TextInput> prompts;
-    std::optional<MiddleWish> middle;  // set: the answer stands between the prompt and a suffix
+    std::optional<MiddleWish> middle;  // set: the answer is written between the prompt and a suffix
     // Parts of the request that the answer does without. The reply's `moex` object names them:
     // {"left_out": [{"type", "name"}], "weakened": [{"tool", "path", "keyword"}], "dropped":
     // [name]}

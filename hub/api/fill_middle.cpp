@@ -25,7 +25,7 @@ constexpr Family families[] = {
 constexpr const char* other_stops[] = {"▁<EOT>",    "<EOT>",     "<|endoftext|>",     "<|fim_pad|>",
                                        "<fim_pad>", "<fim-pad>", "<|file_separator|>"};
 
-// Begins a file whose family has no tokens for it, as llama.cpp's server does.
+// Begins a file, as llama.cpp's server does, if the family has no tokens for files.
 constexpr const char* snippet_mark = "\n\n--- snippet ---\n\n";
 constexpr const char* project_name = "project";
 

@@ -5,7 +5,7 @@
 // suffix first. The way taken: the marks are looked up in the tokenizer, whose tokens no ordinary
 // text has. Example (Qwen), for the cursor inside "a = |\nprint(a)":
 //   <|fim_prefix|>a = <|fim_suffix|>\nprint(a)<|fim_middle|>
-// Other files of the editor's project stand before the prompt, with the family's tokens for files
+// Other files of the editor's project come before the prompt, with the family's tokens for files
 // if it has them.
 // Limits: that a tokenizer has the tokens does not prove that the model was trained with them.
 // Source: Bavarian et al., "Efficient Training of Language Models to Fill in the Middle", 2022; the

@@ -26,7 +26,7 @@ struct AttendTask {
     std::uint32_t layer = 0, kv_head = 0, first_position = 0;
     std::uint32_t window = 0;  // 0: all positions
     float scale = 0;           // factor of q · k; 0: 1 / sqrt(head_dim)
-    // [heads_per_kv]: a further logit of each head in its softmax, whose probability is dropped;
+    // [heads_per_kv]: a further logit of each head in its softmax; its probability is dropped;
     // empty: none
     std::span<const float> sinks = {};
 

@@ -311,7 +311,7 @@ Status Decoder::State::moe_layer(MicroBatch& batch, std::uint32_t layer, ExpertB
     return {};
 }
 
-// Runs one layer for a micro-batch whose earlier layers were submitted.
+// Runs one layer for a micro-batch. The earlier layers were submitted.
 Status Decoder::State::any_layer(MicroBatch& batch, std::uint32_t layer, ExpertBackend& experts,
                                  const RouteWatch& watch, StepResult& result,
                                  const std::stop_token& stop) {

@@ -51,7 +51,7 @@ struct KvCacheOptions {
     // sequence holds each page. In that case the cache itself stores and reads no rows.
     KvPageMover mover = {};
     std::uint64_t snapshot_bytes_max = 0;  // of copies of recurrent states
-    // Called with the id of a sequence when it ends; empty: nobody needs to know.
+    // Called with the id of a sequence when it ends; empty: nothing is called.
     std::function<void(std::uint64_t id)> ended = {};
 };
 
@@ -98,8 +98,8 @@ class KvCache {
         bool reserve(std::uint32_t num_tokens);
         // Adds `num_tokens` tokens to num_tokens(), after their rows were written in all layers.
         void commit(std::uint32_t num_tokens);
-        // Removes all tokens from position `num_tokens` on. A sequence whose recurrent state cannot
-        // go back to this position becomes empty, and its tokens must be computed again.
+        // Removes all tokens from position `num_tokens` on. A sequence becomes empty if its
+        // recurrent state cannot go back to this position, and its tokens must be computed again.
         void roll_back(std::uint32_t num_tokens);
         // The state of layers with a gated delta rule, for a model that has such layers.
         RecurrentState& recurrent() const { return *recurrent_; }

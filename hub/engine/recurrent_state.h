@@ -30,7 +30,7 @@ struct RecurrentShape {
         return 2 * std::size_t{delta.key_heads} * delta.key_dim +
                std::size_t{delta.value_heads} * delta.value_dim;
     }
-    // Number of positions whose inputs of the convolution are kept.
+    // Number of positions that keep their inputs of the convolution.
     std::uint32_t columns() const { return conv_taps - 1 + delta_append_max; }
     std::size_t floats_of_layer() const {
         return DeltaMemory::num_floats(delta) + columns() * channels();

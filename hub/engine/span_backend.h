@@ -23,7 +23,7 @@ namespace moex {
 // Where the layers of a span are computed in a step.
 enum class SpanUse : std::uint8_t {
     here,   // by the hub
-    check,  // by the hub, and by a worker whose answer is compared and not used
+    check,  // by the hub, and by a worker; its answer is compared and not used
     away,   // by a worker
 };
 

@@ -61,10 +61,10 @@ struct LayerPlan {
     bool norms_add_one = false;  // weights of norms are stored as their difference from 1
     QkNorm qk_norm = QkNorm::none;
     bool has_qkv_bias = false, has_o_bias = false;
-    bool has_sinks = false;        // each head has a further logit, whose probability is dropped
-    bool has_output_gate = false;  // attention is multiplied by a sigmoid of its own projection
-    double clip_qkv = 0;           // queries, keys and values are clamped to ±clip_qkv; 0: not
-    double attention_scale = 0;    // factor of q · k; 0: 1 / sqrt(head_dim)
+    bool has_sinks = false;            // each head has a further logit; its probability is dropped
+    bool has_output_gate = false;      // attention is multiplied by a sigmoid of its own projection
+    double clip_qkv = 0;               // queries, keys and values are clamped to ±clip_qkv; 0: not
+    double attention_scale = 0;        // factor of q · k; 0: 1 / sqrt(head_dim)
     double residual_multiplier = 1.0;  // factor of what attention and FFN add to the rows
 
     bool is_routed = false;  // the FFN is a choice of experts; false: one dense FFN

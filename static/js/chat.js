@@ -255,7 +255,7 @@ async function stream(conversation, messages, left) {
     reason = error.name === "AbortError" ? "stopped" : "failed";
     if (reason === "failed") words = error instanceof ApiError ? errorWords(error) : unreachable();
     is_final = isFinal(error);
-    // A proxy whose hub is away answers without an error of the hub.
+    // While the hub is away, a proxy answers without an error of the hub.
     const is_away = !error.status || (error.status >= 502 && !error.code);
     if (reason === "failed" && place === "hub" && is_away) unanswered = { conversation, messages };
     if (error.status === 401) panel.open(element("api-key"));

@@ -10,7 +10,7 @@ const request = {
 };
 const patient = ["--timeout-ms", "60000", "--round-deadline-s", "300"];
 
-// A hub whose own way is slow: it computes no experts, and every round trip takes 20 ms.
+// A slow hub: it computes no experts, and every round trip takes 20 ms.
 async function farHub(t, args = []) {
   const hub = await Hub.start([...patient, "--local-fallback", "off", ...args]);
   t.after(() => hub.remove());

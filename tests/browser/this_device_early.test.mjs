@@ -1,5 +1,5 @@
 // "This device" before its model is on the GPU: a question waits, the page says where answers are computed, and a
-// second tab waits for the files in a browser whose file handles are exclusive.
+// second tab waits for the files in a browser with exclusive file handles.
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { after, before, test } from "node:test";

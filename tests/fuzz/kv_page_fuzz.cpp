@@ -16,7 +16,7 @@ void translate(const moex::KvPage& page) {
     for (const KvRowType type : {KvRowType::f32, KvRowType::f16, KvRowType::u8})
         (void)convert_kv_rows(page, type);
 
-    // Two hashes stand for those of all texts: the page's own, and one for pages inside it.
+    // Two hashes represent those of all texts: the page's own, and one for pages inside it.
     const auto hash_of = [&](std::uint32_t num_tokens) {
         return num_tokens == page.first_position ? page.before : Sha256{};
     };

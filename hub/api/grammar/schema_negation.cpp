@@ -161,7 +161,7 @@ class Negation {
     static bool add_bound(const std::string& key, const OrderedJson& value, Schemas& out) {
         struct Counterpart {
             const char *key, *type, *other;
-            int step;  // what lies between a bound and its counterpart
+            int step;  // distance between a bound and its counterpart
         };
         static constexpr Counterpart all[] = {
             {"minLength", "string", "maxLength", -1},

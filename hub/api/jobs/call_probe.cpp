@@ -176,7 +176,7 @@ bool read_arguments(std::string_view written, const ProbedCall& call, CallSyntax
     const auto parts = texts_between(written,
                                      {call.name, first_key, first_value, second_key, second_value});
     if (parts.empty() || parts[2] != parts[4] || parts[2].empty()) return false;
-    // Behind the name stand `before_arguments` and `before_key`; between two parameters
+    // `before_arguments` and `before_key` follow the name; between two parameters
     // `after_value` and `before_key`.
     const std::size_t key = common_tags(parts[1], parts[3]);
     if (key == 0 || key == parts[3].size()) return false;
@@ -190,8 +190,8 @@ bool read_arguments(std::string_view written, const ProbedCall& call, CallSyntax
     return true;
 }
 
-// Splits the texts around calls: `head` stands before the first call's name, `middle` between the
-// arguments of a call and the name of the next one, `tail` behind the last arguments.
+// Splits the texts around calls: `head` is the text before the first call's name, `middle` between
+// the arguments of a call and the name of the next one, `tail` behind the last arguments.
 bool split_around(const std::string& head, const std::string& middle, const std::string& tail,
                   CallSyntax& out) {
     const std::size_t name = common_tags(head, middle);

@@ -17,7 +17,8 @@
 
 namespace moex {
 
-// A token of the vocabulary that stands for a part of a syntax's fixed texts, e.g. </tool_call>.
+// A token of the vocabulary that is written for a part of a syntax's fixed texts, e.g.
+// </tool_call>.
 struct MarkerToken {
     std::string text;
     TokenId id = 0;

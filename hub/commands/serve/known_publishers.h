@@ -13,7 +13,7 @@ namespace moex {
 std::filesystem::path signing_key_file(const std::filesystem::path& state_directory);
 
 // Checks signature.json of a package, and pins its key for the model's name at first use. A package
-// that nobody signed is accepted, unless a key is pinned for its name. Errors: a signature that
+// without a signature is accepted, unless a key is pinned for its name. Errors: a signature that
 // does not fit the manifest; another key than the pinned one that is no lawful successor of it.
 Status check_publisher(const ModelPackage& package, const std::filesystem::path& state_directory);
 

@@ -11,7 +11,7 @@ namespace {
 constexpr double planned_share = 0.8;
 // The fewest pages of keys and values that a span has in each layer.
 constexpr std::uint64_t pages_min = 4, page_tokens = 128;
-// The most steps in flight to one worker. A worker that leaves so many unanswered is stuck.
+// The most steps in flight to one worker. A worker that leaves this number unanswered is stuck.
 constexpr std::size_t steps_max = 512;
 
 }  // namespace
@@ -176,7 +176,7 @@ Status SwarmSpans::on_ready(EventContext& context, Worker& worker, ByteView fram
     if (found == held_.end() || found->second.worker != worker.id) return {};
     Held& held = found->second;
     if (ready.num_pages == 0) {
-        // The worker has no room for so many layers. It is asked for half of them.
+        // The worker has no room for these layers. It is asked for half as many.
         Room& room = rooms_[worker.id];
         room.layers_max = (held.end_layer - held.first_layer) / 2;
         drop(ready.span);

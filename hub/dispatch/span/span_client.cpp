@@ -13,7 +13,7 @@ namespace {
 constexpr std::uint64_t kv_frame_bytes = 1u << 20;
 // A check without an answer is dropped after this time.
 constexpr Duration check_within = 30s;
-// So many wrong checks in a row are a lie.
+// This number of wrong checks in a row counts as a lie.
 constexpr std::uint32_t wrong_max = 2;
 constexpr Duration suspended_min = 1s, suspended_max = 60s;
 
@@ -61,7 +61,7 @@ struct SpanClient::Sent {
     Duration expected{};
 };
 
-// A round whose answer is compared with the hub's own.
+// A round of a check: its answer is compared with the hub's own.
 struct SpanClient::Check {
     Sent sent;
     std::vector<float> x_before, x;
@@ -275,7 +275,7 @@ void SpanClient::lie(std::uint32_t id, std::string why) {
     link_.lied(id, std::move(why));
 }
 
-// Joins the answers of a round's frames. An answer of another shape is a lie.
+// Joins the answers of a round's frames. An answer of another shape counts as a lie.
 Result<SpanResult> SpanClient::joined(const Sent& sent, std::vector<SpanAnswer> answers) {
     for (std::size_t i = 0; i < answers.size(); ++i) {
         const SpanAnswer& one = answers[i];

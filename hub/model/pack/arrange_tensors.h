@@ -14,7 +14,7 @@ namespace moex {
 //                                              in_proj_a: per key head q, k, then v and z (b and a)
 //                                              of its value heads
 //   linear_attn.conv1d.weight [C, 1, taps]     becomes [C, taps]
-// An error names the tensor whose shape is not that of `config`.
+// An error names the tensor that has another shape than `config` says.
 Status arrange_tensors(ModelSource& source, const ModelConfig& config);
 
 }  // namespace moex

@@ -11,7 +11,7 @@
 
 namespace moex {
 
-// A layer whose experts are searched, and their sizes in the model.
+// A layer, and the sizes of its experts in the model.
 struct ExpertPlace {
     const ModelSource& source;
     std::uint32_t layer = 0;

@@ -13,7 +13,7 @@
 
 namespace moex {
 
-// Called by the packer as it goes on, for a caller whose files arrive while they are packed. Empty
+// Called by the packer as it goes on, for a caller that packs files while they arrive. Empty
 // functions are not called. Layers that an earlier call has finished are left out.
 struct PackSteps {
     std::function<Status(std::uint32_t layer)> before_layer;  // before its experts are read

@@ -7,7 +7,7 @@
 namespace moex::test {
 namespace {
 
-// Templates whose syntax the hub does not know by name: it is derived from what they write.
+// Templates of a syntax that the hub does not know by name: it is derived from what they write.
 const std::pair<const char*, const char*> derived_templates[] = {
     // a list of calls with a tag around each
     {"<calls>{% for c in m.tool_calls %}<call name=\"{{ c.function.name }}\">"
