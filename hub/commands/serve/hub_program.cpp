@@ -18,6 +18,7 @@
 #include "hub/commands/serve/qr.h"
 #include "hub/commands/serve/serve_options.h"
 #include "hub/commands/serve/serve_places.h"
+#include "hub/commands/serve/shadow_report.h"
 #include "hub/foresight/lossy/late_calls.h"
 
 namespace moex {
