@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "tests/protocol/frame_samples.h"
+#include "tests/support/repository.h"
 
 namespace moex {
 namespace {
@@ -12,7 +13,7 @@ namespace {
 // Returns the frames in the ```hex NAME blocks of PROTOCOL.md, by name, without the comments in the
 // blocks.
 std::map<std::string, Bytes> printed_frames() {
-    std::ifstream file(MOEX_SOURCE_DIR "/protocol/PROTOCOL.md");
+    std::ifstream file(repository() / "protocol/PROTOCOL.md");
     std::map<std::string, Bytes> frames;
     std::string name;
     for (std::string line; std::getline(file, line);) {

@@ -8,6 +8,7 @@
 #include <iterator>
 
 #include "hub/api/openai_request.h"
+#include "tests/support/repository.h"
 
 namespace moex {
 namespace {
@@ -15,8 +16,7 @@ namespace {
 using Body = nlohmann::ordered_json;
 
 std::string file(const std::string& name) {
-    std::ifstream in(std::string(MOEX_SOURCE_DIR) + "/static/models/demo/" + name,
-                     std::ios::binary);
+    std::ifstream in(repository().string() + "/static/models/demo/" + name, std::ios::binary);
     return {std::istreambuf_iterator<char>(in), {}};
 }
 

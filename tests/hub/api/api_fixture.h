@@ -14,6 +14,7 @@
 #include "hub/api/api.h"
 #include "hub/engine/decoder.h"
 #include "hub/engine/local_experts.h"
+#include "tests/support/repository.h"
 
 namespace moex::test {
 
@@ -117,7 +118,7 @@ struct DemoModel {
 
   private:
     DemoModel() {
-        package = ModelPackage::open(MOEX_SOURCE_DIR "/static/models/demo").value();
+        package = ModelPackage::open(repository() / "static/models/demo").value();
         tokenizer = Tokenizer::load(package->tokenizer_file("tokenizer.json").value(),
                                     package->tokenizer_file("tokenizer_config.json").value())
                         .value();

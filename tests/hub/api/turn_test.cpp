@@ -7,6 +7,7 @@
 
 #include "hub/api/jobs/reasoning.h"
 #include "hub/api/openai_request.h"
+#include "tests/support/repository.h"
 
 namespace moex::test {
 namespace {
@@ -274,7 +275,7 @@ TEST_F(TurnTest, TextBeyondTheContextIsRefusedByItsBytes) {
 }
 
 std::string read_file(const std::string& path) {
-    std::ifstream file(std::string(MOEX_SOURCE_DIR) + path);
+    std::ifstream file(repository().string() + path);
     return {std::istreambuf_iterator<char>(file), {}};
 }
 

@@ -16,6 +16,7 @@
 #include "hub/commands/serve/qr.h"
 #include "hub/commands/serve/serve_options.h"
 #include "hub/commands/version.h"
+#include "tests/support/repository.h"
 
 namespace moex {
 namespace {
@@ -193,7 +194,7 @@ ServeSettings serve_settings(std::vector<std::string> flags) {
 SwarmOptions swarm_options(std::vector<std::string> flags) {
     const auto folder = std::filesystem::temp_directory_path() /
                         text("moex-serve-options-", ::getpid());
-    const auto package = ModelPackage::open(MOEX_SOURCE_DIR "/static/models/demo");
+    const auto package = ModelPackage::open(repository() / "static/models/demo");
     auto registry = Registry::open(folder);
     MOEX_CHECK(package.ok() && registry.ok(), "the demo and a fresh state folder open");
 
@@ -255,8 +256,7 @@ TEST(ServeOptionsTest, RoundWaitsForAHolderForTheSetTime) {
 TEST(VersionTest, VersionIsInCMakeAndInNoSource) {
     namespace fs = std::filesystem;
     for (const char* folder : {"hub", "web-worker", "static/js"})
-        for (const auto& entry :
-             fs::recursive_directory_iterator(fs::path(MOEX_SOURCE_DIR) / folder)) {
+        for (const auto& entry : fs::recursive_directory_iterator(repository() / folder)) {
             const auto extension = entry.path().extension();
             if (extension != ".cpp" && extension != ".h" && extension != ".js") continue;
 

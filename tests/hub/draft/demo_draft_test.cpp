@@ -7,11 +7,12 @@
 #include "hub/engine/engine.h"
 #include "hub/model/pack/shadow_writer.h"
 #include "tests/hub/engine/engine_fixture.h"
+#include "tests/support/repository.h"
 
 namespace moex {
 namespace {
 
-const std::filesystem::path source_folder = MOEX_SOURCE_DIR;
+const std::filesystem::path source_folder = repository();
 constexpr std::uint32_t num_requests = 340, answer_tokens = 12;
 
 class DemoDraftTest : public testing::Test {

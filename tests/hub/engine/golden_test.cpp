@@ -13,11 +13,12 @@
 #include "hub/engine/scores.h"
 #include "hub/model/tokenizer/tokenizer.h"
 #include "tests/hub/engine/engine_fixture.h"
+#include "tests/support/repository.h"
 
 namespace moex {
 namespace {
 
-const std::filesystem::path source_folder = MOEX_SOURCE_DIR;
+const std::filesystem::path source_folder = repository();
 
 nlohmann::json read_json(const std::filesystem::path& path) {
     std::ifstream in(path);

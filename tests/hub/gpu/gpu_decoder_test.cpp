@@ -19,6 +19,7 @@
 #include "tests/hub/engine/engine_fixture.h"
 #include "tests/hub/gpu/requests.h"
 #include "tests/support/posted_loop.h"
+#include "tests/support/repository.h"
 #include "web-worker/decoder/greedy_loop.h"
 #include "web-worker/decoder/sampled_loop.h"
 #include "web-worker/gpu/vulkan/vulkan_device.h"
@@ -29,7 +30,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-const std::filesystem::path source_folder = MOEX_SOURCE_DIR;
+const std::filesystem::path source_folder = repository();
 
 std::shared_ptr<const ModelPackage> packed(const std::filesystem::path& checkpoint,
                                            const std::filesystem::path& out) {

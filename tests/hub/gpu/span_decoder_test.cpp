@@ -13,6 +13,7 @@
 #include "tests/hub/engine/engine_fixture.h"
 #include "tests/hub/gpu/requests.h"
 #include "tests/support/posted_loop.h"
+#include "tests/support/repository.h"
 #include "web-worker/gpu/vulkan/vulkan_device.h"
 #include "web-worker/spans/span_weights.h"
 
@@ -22,8 +23,7 @@ namespace {
 using Range = std::pair<std::uint32_t, std::uint32_t>;
 
 std::shared_ptr<const ModelPackage> demo() {
-    static const auto package = must(
-        ModelPackage::open(std::filesystem::path(MOEX_SOURCE_DIR) / "static/models/demo"));
+    static const auto package = must(ModelPackage::open(repository() / "static/models/demo"));
     return package;
 }
 

@@ -7,6 +7,7 @@
 
 #include "hub/base/log.h"
 #include "tests/hub/net/raw_client.h"
+#include "tests/support/repository.h"
 
 namespace moex::net {
 namespace {
@@ -24,8 +25,7 @@ TestHub::TestHub(TestHubOptions options) {
     std::string pattern = (std::filesystem::temp_directory_path() / "moex-net-XXXXXX").string();
     if (!mkdtemp(pattern.data())) throw std::runtime_error("no temporary folder");
     state_ = pattern;
-    package_ = must(
-        ModelPackage::open(std::filesystem::path(MOEX_SOURCE_DIR) / "static/models/demo"));
+    package_ = must(ModelPackage::open(repository() / "static/models/demo"));
     registry_ = must(Registry::open(state_));
     threads_ = std::make_unique<ThreadPool>(2);
     options.server.listen_port = 0;

@@ -17,6 +17,7 @@
 #include "hub/base/sha256.h"
 #include "hub/registry/database.h"
 #include "hub/registry/migrations.h"
+#include "tests/support/repository.h"
 
 namespace moex {
 namespace {
@@ -326,8 +327,7 @@ TEST_F(RegistryTest, ANewerSchemaIsRefusedByNumber) {
 // were migrations; the one worker in the file was added by hand.
 TEST_F(RegistryTest, ADatabaseOfVersion1IsUpgradedAndKeepsWhatItHeld) {
     fs::create_directories(state_);
-    fs::copy_file(fs::path(MOEX_SOURCE_DIR) / "tests/golden/registry/version1.sqlite",
-                  state_ / "moex.sqlite");
+    fs::copy_file(repository() / "tests/golden/registry/version1.sqlite", state_ / "moex.sqlite");
     for (int visit = 0; visit < 2; ++visit) {
         const auto registry = open();
         ASSERT_NE(registry, nullptr);

@@ -14,6 +14,7 @@
 #include "hub/api/grammar/mask.h"
 #include "hub/api/grammar/schema_judge.h"
 #include "hub/api/grammar/schema_values.h"
+#include "tests/support/repository.h"
 
 namespace moex::test {
 
@@ -45,7 +46,7 @@ inline Vocabulary small_vocabulary() {
 inline const Vocabulary& demo_vocabulary() {
     static const Vocabulary vocabulary = [] {
         const auto read = [](const char* name) {
-            std::ifstream file(std::string(MOEX_SOURCE_DIR "/static/models/demo/") + name,
+            std::ifstream file((repository() / "static/models/demo/").string() + name,
                                std::ios::binary);
             return std::string(std::istreambuf_iterator<char>(file), {});
         };

@@ -29,6 +29,7 @@
 #include "hub/api/jobs/answer_mask.h"
 #include "hub/model/strict_json.h"
 #include "tests/hub/api/grammar/schema_generator.h"
+#include "tests/support/repository.h"
 
 namespace moex::test {
 namespace {
@@ -168,7 +169,7 @@ void check_admitted(const std::shared_ptr<const Grammar>& grammar, MaskMaker& ma
 
 struct Options {
     std::uint64_t num_schemas = 200, first = 0, step = 1, vocab_size = 0;
-    std::string model = MOEX_SOURCE_DIR "/static/models/demo";
+    std::string model = (repository() / "static/models/demo").string();
     std::string read;  // file of schemas; empty: the generator's
 };
 

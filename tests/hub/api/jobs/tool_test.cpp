@@ -8,6 +8,7 @@
 #include "hub/api/grammar/grammar_state.h"
 #include "hub/api/jobs/channels.h"
 #include "hub/api/jobs/tool_calls.h"
+#include "tests/support/repository.h"
 
 namespace moex::test {
 namespace {
@@ -26,7 +27,7 @@ const Json weather_tool{{"type", "function"},
 const Json clock_tool{{"type", "function"}, {"function", {{"name", "clock"}}}};
 
 std::shared_ptr<const ChatTemplate> template_of(const char* file) {
-    std::ifstream in(std::string(MOEX_SOURCE_DIR "/tests/golden/templates/") + file);
+    std::ifstream in((repository() / "tests/golden/templates/").string() + file);
     const std::string source(std::istreambuf_iterator<char>(in), {});
     return ChatTemplate::parse(source).value();
 }

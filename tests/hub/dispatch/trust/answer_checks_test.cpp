@@ -13,6 +13,7 @@
 #include "hub/engine/local_experts.h"
 #include "protocol/half.h"
 #include "tests/support/lies.h"
+#include "tests/support/repository.h"
 
 namespace moex {
 namespace {
@@ -24,7 +25,7 @@ constexpr TimePoint start{1s};
 class AnswerJudgeTest : public testing::TestWithParam<Dtype> {
   protected:
     AnswerJudgeTest()
-        : package_(*ModelPackage::open(MOEX_SOURCE_DIR "/static/models/demo")),
+        : package_(*ModelPackage::open(repository() / "static/models/demo")),
           threads_(2),
           experts_(package_, threads_, {}) {}
 

@@ -12,6 +12,7 @@
 #include "hub/engine/perplexity.h"
 #include "tests/hub/dispatch/core/thread_host.h"
 #include "tests/support/lies.h"
+#include "tests/support/repository.h"
 
 namespace moex {
 namespace {
@@ -110,14 +111,14 @@ class Liar : public WorkerLink {
 class LyingTexts : public testing::Test {
   protected:
     LyingTexts()
-        : package_(*ModelPackage::open(MOEX_SOURCE_DIR "/static/models/demo")),
+        : package_(*ModelPackage::open(repository() / "static/models/demo")),
           threads_(2),
           experts_(package_, threads_, rounding()),
           workers_experts_(package_, workers_threads_, {}),
           decoder_(*Decoder::create(package_, threads_, {})) {
         const auto tokenizer = *Tokenizer::load(*package_->tokenizer_file("tokenizer.json"),
                                                 *package_->tokenizer_file("tokenizer_config.json"));
-        std::ifstream file(MOEX_SOURCE_DIR "/tests/golden/demo/val_excerpt.txt");
+        std::ifstream file(repository() / "tests/golden/demo/val_excerpt.txt");
         tokens_ = tokenizer->encode(std::string(std::istreambuf_iterator<char>(file), {}),
                                     SpecialTokens::as_text);
         if (const char* wanted = std::getenv("MOEX_LIES_TOKENS"))

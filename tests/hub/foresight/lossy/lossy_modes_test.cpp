@@ -8,11 +8,12 @@
 #include <fstream>
 
 #include "tests/hub/engine/engine_fixture.h"
+#include "tests/support/repository.h"
 
 namespace moex {
 namespace {
 
-const std::filesystem::path source_directory = MOEX_SOURCE_DIR;
+const std::filesystem::path source_directory = repository();
 
 MeasuredLosses measured() {
     return {.measured_on = "a text",

@@ -7,6 +7,7 @@
 #include "hub/model/strict_json.h"
 #include "protocol/expert_reference.h"
 #include "tests/hub/engine/engine_fixture.h"
+#include "tests/support/repository.h"
 
 namespace moex {
 namespace {
@@ -16,7 +17,7 @@ constexpr ShadowDtype all_dtypes[] = {ShadowDtype::int2, ShadowDtype::int3, Shad
 
 // tests/golden/shadow/golden.json has rows that make_golden.py packed and read back in Python.
 TEST(ShadowCodesTest, RowsAreTheGoldensToTheBit) {
-    std::ifstream file(std::string(MOEX_SOURCE_DIR) + "/tests/golden/shadow/golden.json");
+    std::ifstream file(repository().string() + "/tests/golden/shadow/golden.json");
     const std::string content{std::istreambuf_iterator<char>(file), {}};
     const auto golden = parse_strict_json(content, "golden.json");
     ASSERT_TRUE(golden.ok()) << golden.error().message;

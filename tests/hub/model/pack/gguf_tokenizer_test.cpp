@@ -8,13 +8,14 @@
 #include "hub/model/tokenizer/sentencepiece_model.h"
 #include "hub/model/tokenizer/tokenizer.h"
 #include "tests/support/checkpoint_builder.h"
+#include "tests/support/repository.h"
 
 namespace moex {
 namespace {
 
 using test::TempFolder;
 using Ids = std::vector<TokenId>;
-const std::string golden = std::string(MOEX_SOURCE_DIR) + "/tests/golden/tokenizers/";
+const std::string golden = repository().string() + "/tests/golden/tokenizers/";
 
 // Writes the header of a GGUF file without tensors.
 class GgufWriter {

@@ -8,12 +8,13 @@
 #include "hub/model/package/manifest.h"
 #include "hub/model/package/package.h"
 #include "tests/support/checkpoint_builder.h"
+#include "tests/support/repository.h"
 
 namespace moex {
 namespace {
 
 namespace fs = std::filesystem;
-const fs::path source_folder = MOEX_SOURCE_DIR;
+const fs::path source_folder = repository();
 
 TEST(GoldenPackagesTest, EmbeddedDemoIsWholeAndSmall) {
     const fs::path folder = source_folder / "static/models/demo";

@@ -10,6 +10,7 @@
 #include "hub/model/pack/packer.h"
 #include "hub/model/package/package.h"
 #include "tests/support/checkpoint_builder.h"
+#include "tests/support/repository.h"
 
 namespace moex {
 namespace {
@@ -219,7 +220,7 @@ TEST_F(PackerRefusalTest, NamedPipesAreNotWaitedFor) {
 
 TEST_F(PackerRefusalTest, UnsupportedChatTemplatesAreNamedWithTheirFile) {
     CheckpointBuilder({.vocab_size = 8192}).write(folder_ / "in");
-    fs::copy_file(fs::path(MOEX_SOURCE_DIR) / "static/models/demo/tokenizer.json",
+    fs::copy_file(repository() / "static/models/demo/tokenizer.json",
                   folder_ / "in/tokenizer.json");
     test::write_file(folder_ / "in/tokenizer_config.json",
                      R"({"chat_template": "a {% extends 'b' %}"})");

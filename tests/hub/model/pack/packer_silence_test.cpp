@@ -6,6 +6,7 @@
 #include "hub/model/pack/packer.h"
 #include "hub/model/package/package.h"
 #include "tests/support/checkpoint_builder.h"
+#include "tests/support/repository.h"
 
 namespace moex {
 namespace {
@@ -23,8 +24,8 @@ class PackerSilenceTest : public testing::Test {
     // Writes a checkpoint with the demo's tokenizer.
     void write_with_tokenizer(const nlohmann::json& tokenizer_config) {
         write(CheckpointBuilder({.vocab_size = 8192}));
-        fs::copy_file(fs::path(MOEX_SOURCE_DIR) / "static/models/demo/tokenizer.json",
-                      in() / "tokenizer.json", fs::copy_options::overwrite_existing);
+        fs::copy_file(repository() / "static/models/demo/tokenizer.json", in() / "tokenizer.json",
+                      fs::copy_options::overwrite_existing);
         test::write_file(in() / "tokenizer_config.json", tokenizer_config.dump());
     }
     std::shared_ptr<const ModelPackage> pack(const fs::path& path,

@@ -11,6 +11,7 @@
 #include "hub/model/package/package.h"
 #include "hub/model/tokenizer/tokenizer.h"
 #include "tests/support/checkpoint_builder.h"
+#include "tests/support/repository.h"
 
 namespace moex {
 namespace {
@@ -351,8 +352,7 @@ TEST_F(PackerTest, ChatTemplateFileWins) {
 
 TEST_F(PackerTest, SentencePieceModelBecomesTokenizerJson) {
     const fs::path in = checkpoint("in", {.vocab_size = 640});
-    fs::copy_file(fs::path(MOEX_SOURCE_DIR) / "tests/golden/tokenizers/bpe.model",
-                  in / "tokenizer.model");
+    fs::copy_file(repository() / "tests/golden/tokenizers/bpe.model", in / "tokenizer.model");
     const auto package = pack(in, "out");
     ASSERT_TRUE(package);
     ASSERT_TRUE(package->tokenizer_file("tokenizer.json"));

@@ -14,13 +14,14 @@
 #include "hub/model/package/package.h"
 #include "protocol/expert_reference.h"
 #include "tests/support/checkpoint_builder.h"
+#include "tests/support/repository.h"
 
 namespace moex {
 namespace {
 
 using test::TempFolder;
 namespace fs = std::filesystem;
-const fs::path formats_folder = fs::path(MOEX_SOURCE_DIR) / "tests/golden/formats";
+const fs::path formats_folder = repository() / "tests/golden/formats";
 
 std::vector<fs::path> format_folders() {
     std::vector<fs::path> folders;

@@ -7,6 +7,7 @@
 
 #include "hub/model/config_json.h"
 #include "hub/model/hf_config.h"
+#include "tests/support/repository.h"
 
 namespace moex {
 namespace {
@@ -17,8 +18,7 @@ const char* const folders[] = {"mixtral",     "olmoe",    "qwen2-moe",
                                "granite-moe", "glm4-moe", "gpt-oss-mxfp4"};
 
 json config_of(const std::string& folder) {
-    std::ifstream in(std::filesystem::path(MOEX_SOURCE_DIR) / "tests/golden/families" / folder /
-                     "config.json");
+    std::ifstream in(repository() / "tests/golden/families" / folder / "config.json");
     EXPECT_TRUE(in.good()) << folder;
     return json::parse(in);
 }

@@ -9,6 +9,7 @@
 #include "hub/model/pack/packer.h"
 #include "hub/model/package/package.h"
 #include "tests/support/checkpoint_builder.h"
+#include "tests/support/repository.h"
 
 namespace moex {
 namespace {
@@ -208,7 +209,7 @@ TEST_F(HostileSizeTest, TextFilesAreReadInTime) {
                               "]}")),
                 "vocab_size");
 
-    fs::copy_file(fs::path(MOEX_SOURCE_DIR) / "static/models/demo/tokenizer.json",
+    fs::copy_file(repository() / "static/models/demo/tokenizer.json",
                   folder_ / "in/tokenizer.json");
     EXPECT_SAYS(with_file("tokenizer_config.json of 600,000 keys", "tokenizer_config.json",
                           "{\"added_tokens_decoder\":{" + keys + "}}"),

@@ -10,6 +10,7 @@
 #include "hub/model/tokenizer/base64.h"
 #include "hub/model/tokenizer/tokenizer.h"
 #include "protocol/text.h"
+#include "tests/support/repository.h"
 
 namespace moex {
 namespace {
@@ -17,7 +18,7 @@ namespace {
 using nlohmann::json;
 using Ids = std::vector<TokenId>;
 
-const std::string golden = std::string(MOEX_SOURCE_DIR) + "/tests/golden/tokenizers/";
+const std::string golden = repository().string() + "/tests/golden/tokenizers/";
 constexpr const char* kimi = R"({"tokenizer_class": "TikTokenTokenizer", "added_tokens_decoder": {)"
                              R"("656": {"content": "[BOS]"}, "658": {"content": "<|im_end|>"}}})";
 

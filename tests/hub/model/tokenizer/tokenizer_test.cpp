@@ -9,6 +9,7 @@
 #include "hub/model/tokenizer/pattern_spelling.h"
 #include "hub/model/tokenizer/split_pattern.h"
 #include "hub/model/tokenizer/utf8.h"
+#include "tests/support/repository.h"
 
 namespace moex {
 namespace {
@@ -22,7 +23,7 @@ std::string read_file(const std::string& path) {
     return content.str();
 }
 
-const std::string demo = std::string(MOEX_SOURCE_DIR) + "/static/models/demo/";
+const std::string demo = repository().string() + "/static/models/demo/";
 
 std::shared_ptr<const Tokenizer> demo_tokenizer() {
     auto loaded = Tokenizer::load(read_file(demo + "tokenizer.json"),
@@ -55,7 +56,7 @@ using Ids = std::vector<TokenId>;
 TEST(TokenizerTest, GoldenPromptsHaveTheirIds) {
     const auto tokenizer = demo_tokenizer();
     const json golden = json::parse(
-        read_file(std::string(MOEX_SOURCE_DIR) + "/tests/golden/demo/golden.json"));
+        read_file(repository().string() + "/tests/golden/demo/golden.json"));
 
     std::size_t compared = 0;
     for (const json& entry : golden) {

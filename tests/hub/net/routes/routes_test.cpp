@@ -12,6 +12,7 @@
 #include "hub/net/routes/routes.h"
 #include "tests/hub/net/hub_fixture.h"
 #include "tests/hub/net/raw_client.h"
+#include "tests/support/repository.h"
 
 namespace moex::net {
 namespace {
@@ -536,8 +537,7 @@ TEST(RoutesTest, AnOpenAddressWantsTls) {
     options.listen_address = "0.0.0.0";
     options.listen_port = 0;
     TestHub hub;
-    auto package =
-        ModelPackage::open(std::filesystem::path(MOEX_SOURCE_DIR) / "static/models/demo").value();
+    auto package = ModelPackage::open(repository() / "static/models/demo").value();
     EXPECT_THROW(Server(options, package, hub.registry()), std::runtime_error);
 
     options.insecure_http = true;
