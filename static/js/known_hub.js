@@ -1,5 +1,5 @@
-// The key of the hub that this browser knows (protocol/PROTOCOL.md, "Signatures"), as 64 hexadecimal digits. A proxy may
-// serve several hubs below paths of one origin, so the path is a part of the name under which the key is stored.
+// The key of the hub that this browser knows (protocol/PROTOCOL.md, "Signatures"), as 64 hexadecimal digits. A proxy
+// may serve several hubs below paths of one origin, so the path is a part of the name under which the key is stored.
 import { root } from "./api.js";
 import { recall, remember } from "./storage.js";
 
