@@ -5,6 +5,7 @@ import { element } from "./dom.js";
 import { askToForget, forgetEverything, forgottenWords, listenForForget, startAnew } from "./forget.js";
 import { lentMb } from "./device_kind.js";
 import { bytes, compact, ms, number } from "./format.js";
+import { Arrival } from "./join/arrival.js";
 import { Conditions } from "./join/conditions.js";
 import { readLink } from "./join/link.js";
 import { takeToken, useLink, workerKey } from "./join/identity.js";
@@ -12,8 +13,8 @@ import { keepAwake } from "./join/wake.js";
 import { WorkCard } from "./join/work.js";
 import { lendWords, powerWords } from "./join/work_words.js";
 import {
-  budgetWords, gpuWords, hasEnded, hubWords, keepWords, memoryWords, roundWords, shareWords, speedWords, stageWords,
-  storeWords, storedWords, wantsLink,
+  budgetWords, gpuWords, hasEnded, hubWords, keepWords, memoryWords, progressWords, roundWords, shareWords, speedWords,
+  stageWords, storeWords, storedWords, wantsLink,
 } from "./join/words.js";
 import { knownHub, rememberHub } from "./known_hub.js";
 import { speakIn } from "./language.js";
@@ -34,6 +35,7 @@ speakIn(table, element("language"), () => drawAnew());
 const token = takeToken();
 let worker = null;
 let last = null;            // the newest status of the worker
+const arrival = new Arrival();
 let before = null;          // {time, pairs} of an earlier status, for the rate of answered pairs
 let last_call_at = -Infinity;
 let nickname = "";          // the name that was sent to the hub
@@ -93,8 +95,7 @@ function drawProgress(status) {
   element("progress-box").hidden = !fetching;
   if (!fetching) return;
   element("progress").value = status.bytes_fetched / status.bytes_to_fetch;
-  element("progress-text").textContent = say("progress", bytes(status.bytes_fetched), bytes(status.bytes_to_fetch),
-    status.units_ready, status.units_assigned);
+  element("progress-text").textContent = progressWords(status, arrival.pace(status.bytes_to_fetch));
 }
 
 function drawButtons(phase) {
@@ -150,6 +151,7 @@ function onStatus(status) {
   if (status.phase === "serving" && !has_served) openRest();
   if (last && status.pairs_answered > last.pairs_answered) last_call_at = performance.now();
   last = status;
+  arrival.add(performance.now(), status.bytes_fetched);
   conditions.count(status.bytes_received + status.bytes_sent + status.bytes_downloaded);
   if (hasEnded(status.phase)) keepAwake(false);
   work.onStatus(status);

@@ -9,8 +9,9 @@ import { bytes, count, ms, span, when } from "../../static/js/format.js";
 import { isPhone, lentMb } from "../../static/js/device_kind.js";
 import { readLink } from "../../static/js/join/link.js";
 import { capProblem, reasonToWait, rulesOf, usedOn } from "../../static/js/join/rules.js";
+import { Arrival } from "../../static/js/join/arrival.js";
 import {
-  budgetWords, gpuWords, hubWords, keepWords, memoryWords, phases, shareWords, speedWords, stageWords,
+  budgetWords, gpuWords, hubWords, keepWords, memoryWords, phases, progressWords, shareWords, speedWords, stageWords,
   storeWords, storedWords, wantsLink,
 } from "../../static/js/join/words.js";
 import { lendWords } from "../../static/js/join/work_words.js";
@@ -164,6 +165,28 @@ test("DailyDataStartsAtZero", () => {
   assert.deepEqual(usedOn("2026-01-02", { day: "2026-01-02", bytes: 5 }, 3), { day: "2026-01-02", bytes: 8 });
   assert.deepEqual(usedOn("2026-01-03", { day: "2026-01-02", bytes: 5 }, 3), { day: "2026-01-03", bytes: 3 });
   assert.deepEqual(usedOn("2026-01-03", { day: "2026-01-03", bytes: "x" }, 3), { day: "2026-01-03", bytes: 3 });
+});
+
+test("join: the download has a speed and a time left once it has a pace", () => {
+  const arrival = new Arrival();
+  assert.equal(arrival.pace(1e9), null);
+  arrival.add(0, 0);
+  arrival.add(500, 50e6);
+  assert.equal(arrival.pace(1e9), null, "half a second says nothing yet");
+  arrival.add(2000, 200e6);
+  assert.deepEqual(arrival.pace(1e9), { bytes_per_s: 100e6, seconds_left: 8 });
+  for (let second = 3; second <= 20; second += 1) arrival.add(1000 * second, 200e6 + 10e6 * (second - 2));
+  assert.deepEqual(arrival.pace(1e9), { bytes_per_s: 10e6, seconds_left: 62 }, "the newest ten seconds count");
+  for (let second = 21; second <= 31; second += 1) arrival.add(1000 * second, 380e6);
+  assert.equal(arrival.pace(1e9), null, "nothing arrives");
+  arrival.add(32000, 0);
+  arrival.add(34000, 8e6);
+  assert.equal(arrival.pace(8e6).seconds_left, 0, "the worker has started again");
+
+  const status = { bytes_fetched: 200e6, bytes_to_fetch: 1e9, units_ready: 5, units_assigned: 25 };
+  assert.equal(progressWords(status, null), "200 MB of 1.0 GB, 5 of 25 experts ready");
+  assert.equal(progressWords(status, { bytes_per_s: 100e6, seconds_left: 8 }),
+    "200 MB of 1.0 GB, 5 of 25 experts ready, 100 MB/s, about 8 s left");
 });
 
 test("PageShowsTheExpertsThatFitAMemoryLimit", () => {

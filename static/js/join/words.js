@@ -1,6 +1,6 @@
 // Texts of the join page about this tab, its memory and the hub. The module is pure: it uses neither the page nor the
 // hub.
-import { bytes, fine, tenths, whole } from "../format.js";
+import { bytes, fine, span, tenths, whole } from "../format.js";
 import { detailWords, say } from "../words/join.js";
 
 // The colour of the state label in each phase. The table of texts has the phase's name, and the sentence to show if the
@@ -36,6 +36,13 @@ export function stageWords(status, { idle, is_online, now_ms, waits = "", in_res
     return { kind, state: words, detail: `${sentence} ${say("on_processor")}` };
   }
   return { kind, state: words, detail: detailWords(status.detail) || sentence };
+}
+
+// Describes the download of experts. `pace`: as Arrival returns it, or null.
+export function progressWords(status, pace) {
+  const words = say("progress", bytes(status.bytes_fetched), bytes(status.bytes_to_fetch), status.units_ready,
+    status.units_assigned);
+  return pace ? words + say("pace", bytes(pace.bytes_per_s), span(Math.max(1, pace.seconds_left))) : words;
 }
 
 // Describes the tab's share of the whole model; "" until the tab holds experts. `units`: as counted by /health.

@@ -60,6 +60,7 @@ export const table = {
       + "happens again, tell the operator of the hub.",
     download: "Download",
     progress: (fetched, all, ready, assigned) => `${fetched} of ${all}, ${ready} of ${assigned} experts ready`,
+    pace: (speed, left) => `, ${speed}/s, about ${left} left`,
     share: (ready, units, percent) => `This tab holds ${ready} of the model's ${experts(units)}: ${percent} %.`,
     offer: (size) => `Lends at most ${size} of this device's memory. You can change this later, below.`,
     link: "Join link",
@@ -282,6 +283,7 @@ export const table = {
       + "Seite neu; geschieht es wieder, sag es dem Gastgeber.",
     download: "Download",
     progress: (fetched, all, ready, assigned) => `${fetched} von ${all}, ${ready} von ${assigned} Experten bereit`,
+    pace: (speed, left) => `, ${speed}/s, noch etwa ${left}`,
     share: (ready, units, percent) =>
       `Dieser Tab hält ${ready} von ${count(units, "Experten", "Experten")} des Modells: ${percent} %.`,
     offer: (size) => `Leiht höchstens ${size} vom Speicher dieses Geräts. Das lässt sich später unten ändern.`,
