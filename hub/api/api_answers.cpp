@@ -150,7 +150,9 @@ OrderedJson ApiState::props_json() const {
                 {"top_p", defaults.top_p},
                 {"top_k", defaults.sample_top_k},
                 {"min_p", defaults.min_p},
-                {"repeat_penalty", defaults.repetition_penalty}}}}},
+                {"repeat_penalty", defaults.repetition_penalty},
+                {"presence_penalty", defaults.presence_penalty},
+                {"frequency_penalty", defaults.frequency_penalty}}}}},
             {"model_alias", package->name()},
             {"chat_template", template_source()},
             {"modalities", {{"vision", false}, {"audio", false}}}};

@@ -108,6 +108,8 @@ void read_common(BodyFields& fields, const ParamLimits& limits, CompletionParams
     sampling.sample_top_k = defaults.sample_top_k;
     sampling.min_p = defaults.min_p;
     sampling.repetition_penalty = defaults.repetition_penalty;
+    sampling.presence_penalty = defaults.presence_penalty;
+    sampling.frequency_penalty = defaults.frequency_penalty;
 
     fields.string("model", out.model);
     fields.boolean("stream", out.stream);

@@ -77,6 +77,8 @@ void print_json(const ModelPackage& package, const PackageFacts& facts) {
                          {"top_k", defaults.sample_top_k},
                          {"min_p", defaults.min_p},
                          {"repetition_penalty", defaults.repetition_penalty},
+                         {"presence_penalty", defaults.presence_penalty},
+                         {"frequency_penalty", defaults.frequency_penalty},
                          {"eos_token_ids", defaults.eos_token_ids}};
     if (facts.first_blob) out["first_blob"] = to_hex(*facts.first_blob);
     (void)print_now(out.dump(2) + '\n');
@@ -138,6 +140,9 @@ void print_sampling(const GenerationDefaults& defaults) {
                    : "greedy");
     if (defaults.repetition_penalty != 1.0)
         print_line("repetition", text("penalty ", defaults.repetition_penalty));
+    if (defaults.presence_penalty != 0.0 || defaults.frequency_penalty != 0.0)
+        print_line("penalties", text("presence ", defaults.presence_penalty, ", frequency ",
+                                     defaults.frequency_penalty));
 }
 
 }  // namespace

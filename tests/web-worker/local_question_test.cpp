@@ -25,7 +25,9 @@ const GenerationDefaults defaults{.do_sample = true,
                                   .top_p = 0.95,
                                   .sample_top_k = 40,
                                   .min_p = 0.01,
-                                  .repetition_penalty = 1.05};
+                                  .repetition_penalty = 1.05,
+                                  .presence_penalty = 0.75,
+                                  .frequency_penalty = 0.25};
 
 class LocalQuestionTest : public ::testing::Test {
   protected:

@@ -108,7 +108,9 @@ SamplingOptions sampling_of(const GenerationDefaults& defaults) {
             .top_p = defaults.top_p,
             .sample_top_k = defaults.sample_top_k,
             .min_p = defaults.min_p,
-            .repetition_penalty = defaults.repetition_penalty};
+            .repetition_penalty = defaults.repetition_penalty,
+            .presence_penalty = defaults.presence_penalty,
+            .frequency_penalty = defaults.frequency_penalty};
 }
 
 Status read_sampling(const Body& body, SamplingOptions& out) {

@@ -15,6 +15,8 @@ SamplingOptions sampling_of(const Settings& settings, const GenerationDefaults& 
     sampling.sample_top_k = defaults.sample_top_k;
     sampling.min_p = defaults.min_p;
     sampling.repetition_penalty = defaults.repetition_penalty;
+    sampling.presence_penalty = defaults.presence_penalty;
+    sampling.frequency_penalty = defaults.frequency_penalty;
     sampling.seed = seed.empty() ? std::random_device{}() : std::stoull(seed);
     return sampling;
 }

@@ -74,6 +74,8 @@ Result<GenerationDefaults> parse_sampling(const Json& object, std::uint32_t voca
     fields.real("min_p", 0.0, 1.0, defaults.min_p);
 
     fields.real("repetition_penalty", 0.01, 100.0, defaults.repetition_penalty);
+    fields.real("presence_penalty", -2.0, 2.0, defaults.presence_penalty);
+    fields.real("frequency_penalty", -2.0, 2.0, defaults.frequency_penalty);
     if (fields.problem()) return *fields.problem();
 
     if (const Json* ids = fields.find(eos_key))
@@ -277,6 +279,10 @@ std::string manifest_to_json(const PackageManifest& manifest) {
     if (generation.min_p != 0.0) sampling["min_p"] = generation.min_p;
     if (generation.repetition_penalty != 1.0)
         sampling["repetition_penalty"] = generation.repetition_penalty;
+    if (generation.presence_penalty != 0.0)
+        sampling["presence_penalty"] = generation.presence_penalty;
+    if (generation.frequency_penalty != 0.0)
+        sampling["frequency_penalty"] = generation.frequency_penalty;
     const auto side_file = [&](SideFile file) -> OrderedJson {
         const auto found = manifest.side_files.find(file);
         return found == manifest.side_files.end() ? OrderedJson() : file_to_json(found->second);
@@ -397,6 +403,8 @@ std::vector<std::string> unread_generation_keys(std::string_view generation_json
                                           "_from_model_config",
                                           "transformers_version",
                                           "repetition_penalty",
+                                          "presence_penalty",
+                                          "frequency_penalty",
                                           "cache_implementation",
                                           "return_dict_in_generate",
                                           "trust_remote_code"};

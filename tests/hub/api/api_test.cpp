@@ -61,6 +61,8 @@ TEST(OpenaiRequestTest, ThePackagesSamplingIsTheDefault) {
                        .sample_top_k = 20,
                        .min_p = 0.05,
                        .repetition_penalty = 1.1,
+                       .presence_penalty = 1.5,
+                       .frequency_penalty = 0.25,
                        .eos_token_ids = {}};
     const auto silent = parse_completion_params(R"({"prompt": "x"})", limits);
     const SamplingOptions& sampling = silent.value().sampling;
@@ -70,10 +72,13 @@ TEST(OpenaiRequestTest, ThePackagesSamplingIsTheDefault) {
     EXPECT_EQ(sampling.sample_top_k, 20u);
     EXPECT_EQ(sampling.min_p, 0.05);
     EXPECT_EQ(sampling.repetition_penalty, 1.1);
+    EXPECT_EQ(sampling.presence_penalty, 1.5);
+    EXPECT_EQ(sampling.frequency_penalty, 0.25);
 
     const auto named = parse_completion_params(
-        R"({"prompt": "x", "min_p": 0, "repetition_penalty": 1})", limits);
+        R"({"prompt": "x", "min_p": 0, "repetition_penalty": 1, "presence_penalty": 0})", limits);
     EXPECT_EQ(named.value().sampling.min_p, 0.0);
+    EXPECT_EQ(named.value().sampling.presence_penalty, 0.0);
     EXPECT_EQ(named.value().sampling.repetition_penalty, 1.0);
 }
 

@@ -312,16 +312,20 @@ TEST_F(PackerTest, SamplingDefaultsReachThePackage) {
     const fs::path in = checkpoint("in", {});
     test::write_file(
         in / "generation_config.json",
-        R"({"do_sample": true, "min_p": 0.05, "repetition_penalty": 1.1, "top_k": null})");
+        R"({"do_sample": true, "min_p": 0.05, "repetition_penalty": 1.1, "top_k": null,)"
+        R"( "presence_penalty": 1.5, "frequency_penalty": -0.5})");
     const auto package = pack(in, "out");
     ASSERT_TRUE(package);
     EXPECT_DOUBLE_EQ(package->generation_defaults().min_p, 0.05);
 
     EXPECT_DOUBLE_EQ(package->generation_defaults().repetition_penalty, 1.1);
+    EXPECT_DOUBLE_EQ(package->generation_defaults().presence_penalty, 1.5);
+    EXPECT_DOUBLE_EQ(package->generation_defaults().frequency_penalty, -0.5);
     // generation_config.json has no eos_token_id, so the id of config.json is used.
     EXPECT_EQ(package->generation_defaults().eos_token_ids, std::vector<std::uint32_t>{7});
     for (const char* bad :
-         {R"({"repetition_penalty": 0})", R"({"min_p": 1.5})", R"({"top_k": 20.5})"}) {
+         {R"({"repetition_penalty": 0})", R"({"min_p": 1.5})", R"({"top_k": 20.5})",
+          R"({"presence_penalty": 3})", R"({"frequency_penalty": "much"})"}) {
         test::write_file(in / "generation_config.json", bad);
         EXPECT_FALSE(pack_checkpoint(in, folder_ / "bad", {}, threads_, {}).ok()) << bad;
     }
