@@ -137,6 +137,10 @@ std::vector<Family> families_with_a_delta_rule() {
         family->has_shared_gate = true;
         family->router.is_normalised = true;
     }
+    dense.wrapper_type = "qwen3_5";
+    dense.wrapper_class = "Qwen3_5ForConditionalGeneration";
+    routed.wrapper_type = "qwen3_5_moe";
+    routed.wrapper_class = "Qwen3_5MoeForConditionalGeneration";
     for (Family* const family : {&dense, &routed})
         family->further_keys = {"mtp_num_hidden_layers", "mtp_use_dedicated_embeddings",
                                 "mamba_ssm_dtype"};
@@ -312,9 +316,12 @@ const ExpertNames common_experts{.at = "mlp.experts",
                                  .all_down = "mlp.experts.down_proj"};
 
 const Family* find_family(std::string_view type, std::string_view class_name) {
+    const auto is_any = [](std::string_view wanted, std::string_view own, std::string_view other) {
+        return wanted.empty() || wanted == own || wanted == other;
+    };
     for (const Family& one : families())
-        if ((type.empty() || one.type == type) &&
-            (class_name.empty() || one.class_name == class_name))
+        if (is_any(type, one.type, one.wrapper_type) &&
+            is_any(class_name, one.class_name, one.wrapper_class))
             return &one;
     return nullptr;
 }

@@ -102,6 +102,38 @@ TEST(FamiliesTest, GlmHasGroupsSharedExpertsAndDenseLayers) {
     EXPECT_EQ(parsed("glm4-moe", {{"n_shared_experts", 0}}).layers[1].shared_size, 0u);
 }
 
+// Checkpoints of the text part alone may have its fields at the top level under the wrapper's name.
+TEST(FamiliesTest, TextPartOfQwen35IsReadWithoutItsWrapper) {
+    const json whole = config_of("qwen35-moe");
+    const auto wanted = parse_hf_config(whole);
+    ASSERT_TRUE(wanted.ok()) << wanted.error().message;
+    json flat = whole.at("text_config");
+    flat["model_type"] = "qwen3_5_moe";
+    for (const char* name : {"Qwen3_5MoeForConditionalGeneration", "Qwen3_5MoeForCausalLM", ""}) {
+        flat["architectures"] = json::array({name});
+        const auto config = parse_hf_config(flat);
+        ASSERT_TRUE(config.ok()) << name << ": " << config.error().message;
+        EXPECT_EQ(to_json(*config), to_json(*wanted)) << name;
+    }
+    flat["architectures"] = {"Qwen3_5ForCausalLM"};
+    EXPECT_FALSE(parse_hf_config(flat).ok());
+    flat.erase("architectures");
+    flat.erase("num_experts");
+    const auto lacking = parse_hf_config(flat);
+    ASSERT_FALSE(lacking.ok());
+    EXPECT_NE(lacking.error().message.find("num_experts"), std::string::npos);
+
+    json dense = whole.at("text_config");
+    for (const char* key : {"num_experts", "num_experts_per_tok", "moe_intermediate_size",
+                            "shared_expert_intermediate_size"})
+        dense.erase(key);
+    dense["model_type"] = "qwen3_5";
+    dense["intermediate_size"] = 96;
+    const auto config = parse_hf_config(dense);
+    ASSERT_TRUE(config.ok()) << config.error().message;
+    EXPECT_EQ(config->architecture, "qwen3_5_text");
+}
+
 TEST(FamiliesTest, GptOssAlternatesWindowsAndClampsItsExperts) {
     const ModelConfig config = parsed("gpt-oss-mxfp4");
     EXPECT_EQ(config.layers[0].window, 16u);
