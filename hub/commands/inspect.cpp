@@ -9,6 +9,7 @@
 #include "hub/commands/progress.h"
 #include "hub/model/config_json.h"
 #include "hub/model/config_words.h"
+#include "hub/model/package/draft_head.h"
 #include "hub/model/package/side_tensors.h"
 
 namespace moex {
@@ -121,6 +122,11 @@ void print_stored(const ModelPackage& package, const PackageFacts& facts) {
     print_line("hub", text(bytes_text(facts.hub_bytes), ", matrices in ", hub_dtype_name(hub_dtype),
                            hub_dtype == HubDtype::bf16 ? " or f32" : ""));
 
+    if (package.draft_head_hash()) {
+        const auto head = open_draft_head(package);
+        print_line("drafts", head.ok() ? "a head of the checkpoint drafts tokens"
+                                       : one_line(head.error().message));
+    }
     if (has_side_file(package, SideFile::default_vectors) ||
         has_side_file(package, SideFile::estimator))
         print_line("foresight",

@@ -14,6 +14,7 @@
 #include "hub/model/pack/side_file_writer.h"
 #include "hub/model/pack/synth.h"
 #include "hub/model/package/package.h"
+#include "hub/model/package/verify.h"
 
 namespace moex {
 namespace {
@@ -78,6 +79,8 @@ void print_plan(const PackPlan& plan, ExpertDtype dtype) {
     if (plan.num_blobs > 0)
         std::printf(", %llu experts of %s", static_cast<unsigned long long>(plan.num_blobs),
                     bytes_text(plan.blob_bytes).c_str());
+    if (plan.draft_head_bytes > 0)
+        std::printf(", a head that drafts tokens %s", bytes_text(plan.draft_head_bytes).c_str());
     std::printf("\n");
 
     for (const auto& [format, count] : plan.kept)

@@ -49,6 +49,9 @@ struct ModelConfig {
     double embedding_multiplier = 1.0;  // factor of the rows after the embedding
     double logits_divisor = 1.0;        // divides all logits
     DeltaNetSizes delta_net;
+    // A head that drafts tokens for another model (hub/model/package/draft_head.h): one layer,
+    // without embeddings and LM head of its own.
+    bool is_draft_head = false;
     std::vector<LayerPlan> layers;  // [num_layers]
 
     bool is_moe(std::uint32_t layer) const { return layers[layer].is_routed; }

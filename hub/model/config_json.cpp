@@ -65,6 +65,7 @@ void write_plans(Json& object, const ModelConfig& config) {
     object["layer_plans"] = std::move(indices);
     object["embedding_multiplier"] = config.embedding_multiplier;
     object["logits_divisor"] = config.logits_divisor;
+    if (config.is_draft_head) object["is_draft_head"] = true;
     const DeltaNetSizes& net = config.delta_net;
     if (config.has_delta_net())
         object["delta_net"] = {{"key_heads", net.key_heads},
@@ -157,6 +158,7 @@ Status read_plans(ConfigFields& fields, const Json& list, ModelConfig& config) {
         MOEX_TRY(read_delta_net(*sizes, config.delta_net));
     fields.real("embedding_multiplier", -1e6, 1e6, config.embedding_multiplier);
     fields.positive("logits_divisor", config.logits_divisor);
+    fields.boolean("is_draft_head", config.is_draft_head);
     if (fields.problem()) return *fields.problem();
     return {};
 }
@@ -185,7 +187,7 @@ bool needs_plans(const ModelConfig& config) {
     const Family* const family = find_family(config.architecture);
     const PlainLayers plain = plain_of(config);
     const RopeScaling& scaling = plain.rope_scaling;
-    return family == nullptr || !family->is_first ||
+    return family == nullptr || !family->is_first || config.is_draft_head ||
            (scaling.factor != 1.0 && scaling.kind != RopeScalingKind::llama3) ||
            config.embedding_multiplier != 1.0 || config.logits_divisor != 1.0 ||
            config.layers != plain_layers(plain, config.layer_is_moe());

@@ -120,7 +120,8 @@ Family with_a_delta_rule(std::string_view type, std::string_view class_name) {
             .has_o_bias = false,
             .is_partly_rotated = true,
             .norms_add_one = true,
-            .has_delta_net = true};
+            .has_delta_net = true,
+            .has_draft_head = true};
 }
 
 std::vector<Family> families_with_a_delta_rule() {

@@ -72,6 +72,8 @@ struct Family {
     // The other layers have a gated delta rule: by layer_types, or all but every
     // full_attention_interval-th. Attention has an output gate unless attn_output_gate is false.
     bool has_delta_net = false;
+    // Checkpoints may have a head that drafts tokens, in tensors mtp.*
+    bool has_draft_head = false;
 
     RoutedRule routed = RoutedRule::none;
     // The key of the number of experts, beside num_experts and num_local_experts.

@@ -6,6 +6,7 @@
 #include "hub/commands/serve/known_publishers.h"
 #include "hub/commands/state_folder.h"
 #include "hub/model/package/package.h"
+#include "hub/model/package/verify.h"
 #include "hub/registry/state_files.h"
 
 namespace moex {

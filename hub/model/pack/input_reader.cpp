@@ -9,6 +9,7 @@
 #include "hub/model/hf_config.h"
 #include "hub/model/json_fields.h"
 #include "hub/model/pack/arrange_tensors.h"
+#include "hub/model/pack/draft_head_input.h"
 #include "hub/model/pack/expert_finder.h"
 #include "hub/model/pack/pack_texts.h"
 #include "hub/model/pack/readers/open_model.h"
@@ -22,7 +23,7 @@ namespace fs = std::filesystem;
 
 // Version of the packer. It must change when the same input gives other bytes. A packer never
 // resumes an unfinished package of another version.
-constexpr std::string_view packer_version = "moex-pack 4";
+constexpr std::string_view packer_version = "moex-pack 5";
 
 Result<std::vector<ExpertSource>> find_experts(const PackInput& input, std::uint32_t layer) {
     const ExpertPlace place{.source = input.source,
@@ -282,6 +283,15 @@ Status choose_name(PackInput& input, const fs::path& path) {
                       ", wanted 1 to 128 printable characters without spaces (--name)")};
 }
 
+// Finds all tensors of a package, and chooses the form of each.
+Status choose_forms(PackInput& input) {
+    MOEX_TRY(find_tensors(input));
+    MOEX_TRY(choose_groups(input));
+    MOEX_TRY(check_keep_format(input));
+    input.layout = expert_blob_layout(input.shape, input.options.expert_dtype);
+    return {};
+}
+
 std::string identity_of(const PackInput& input) {
     const PackOptions& options = input.options;
     std::string identity = text(packer_version, '\n', expert_dtype_name(options.expert_dtype), ' ',
@@ -304,10 +314,22 @@ Result<PackInput> read_pack_input(const fs::path& path, const PackOptions& optio
     MOEX_TRY(choose_name(input, path));
     input.warnings = input.source.warnings;
 
-    MOEX_TRY(find_tensors(input));
-    MOEX_TRY(choose_groups(input));
-    MOEX_TRY(check_keep_format(input));
-    input.layout = expert_blob_layout(input.shape, options.expert_dtype);
+    // A head changes no answer, so one that cannot be packed is left out.
+    auto head = take_draft_head(input);
+    Status usable = head ? arrange_tensors(head->source, head->config) : Status{};
+    if (head && usable.ok()) usable = choose_forms(*head);
+    if (head && usable.ok()) {
+        head->identity = identity_of(*head);
+        input.warnings.insert(input.warnings.end(), head->warnings.begin(), head->warnings.end());
+        input.draft_head = std::move(head);
+    } else if (head) {
+        input.warnings.push_back(
+            text("mtp.*, which drafts tokens and changes no answer, was left "
+                 "out: ",
+                 usable.error().message));
+    }
+
+    MOEX_TRY(choose_forms(input));
     MOEX_TRY(read_pack_texts(input));
     input.identity = identity_of(input);
     return input;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -37,7 +38,9 @@ struct PackInput {
     GenerationDefaults generation;
     std::vector<std::string> warnings;
     std::uint64_t used_bytes = 0;  // bytes of the model's tensors that `pack` reads
-    std::string identity;          // text of .pack-state/input, which names the input of a pack run
+    // the head that drafts tokens, as a package of its own (draft_head_input.h); null: none
+    std::unique_ptr<PackInput> draft_head;
+    std::string identity;  // text of .pack-state/input, which names the input of a pack run
 
     // Returns how many bytes of the model's tensors are read to pack `expert`.
     std::uint64_t expert_bytes(const ExpertSource& expert) const;

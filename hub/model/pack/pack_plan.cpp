@@ -11,6 +11,16 @@ std::uint64_t PackPlan::contributors(std::uint64_t memory_bytes) const {
     return fit == 0 ? 0 : (num_blobs + fit - 1) / fit;
 }
 
+namespace {
+
+std::uint64_t hub_file_bytes(PackInput& input) {
+    std::uint64_t bytes = make_safetensors_header(input.hub.entries).size();
+    for (const SafetensorsEntry& entry : input.hub.entries) bytes += entry.size_bytes;
+    return bytes;
+}
+
+}  // namespace
+
 Result<PackPlan> plan_package(const std::filesystem::path& model, const PackOptions& options) {
     MOEX_ASSIGN(input, read_pack_input(model, options));
     PackPlan plan{.name = input.options.name,
@@ -36,9 +46,13 @@ Result<PackPlan> plan_package(const std::filesystem::path& model, const PackOpti
         part.bytes += reader->info().stored_bytes;
     }
 
-    const std::string header = make_safetensors_header(input.hub.entries);
-    plan.hub_bytes = header.size();
-    for (const SafetensorsEntry& entry : input.hub.entries) plan.hub_bytes += entry.size_bytes;
+    plan.hub_bytes = hub_file_bytes(input);
+    if (PackInput* const head = input.draft_head.get()) {
+        plan.input_bytes += head->used_bytes;
+        plan.draft_head_bytes = hub_file_bytes(*head);
+        for (const auto& layer : head->experts)
+            plan.draft_head_bytes += layer.size() * head->layout.size_bytes;
+    }
     for (const auto& [name, content] : input.texts) plan.text_bytes += content.size();
     return plan;
 }

@@ -22,12 +22,15 @@ struct PackPlan {
     std::map<std::string, Part> formats;  // tensors that `pack` reads, by format in the file
     std::uint64_t input_bytes = 0;
     std::uint64_t hub_bytes = 0, text_bytes = 0;
+    std::uint64_t draft_head_bytes = 0;           // of the head that drafts tokens; 0: none
     std::uint64_t num_blobs = 0, blob_bytes = 0;  // number of expert blobs; bytes of one blob
     // matrices of experts by format: taken over bit for bit, and converted or quantised
     std::map<std::string, std::uint64_t> kept, converted;
     std::vector<std::string> warnings;
 
-    std::uint64_t output_bytes() const { return hub_bytes + text_bytes + num_blobs * blob_bytes; }
+    std::uint64_t output_bytes() const {
+        return hub_bytes + text_bytes + draft_head_bytes + num_blobs * blob_bytes;
+    }
     // Returns the number of contributors with `memory_bytes` each that hold every expert once; 0 if
     // not even one expert fits.
     std::uint64_t contributors(std::uint64_t memory_bytes) const;

@@ -43,8 +43,8 @@ Status check_space(const fs::path& directory, std::uint64_t wanted) {
 // Returns true for file names that a packer writes. Only files with such names may be reused or
 // removed.
 bool is_ours(const std::string& name) {
-    if (name == "weights" || name == ".pack-state" || name == "manifest.json" ||
-        name == "hub.safetensors" || name.starts_with(".tmp-"))
+    if (name == "weights" || name == "draft_head" || name == ".pack-state" ||
+        name == "manifest.json" || name == "hub.safetensors" || name.starts_with(".tmp-"))
         return true;
     return std::find(std::begin(package_text_files), std::end(package_text_files), name) !=
            std::end(package_text_files);

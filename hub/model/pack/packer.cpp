@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <set>
 
+#include "hub/base/sha256.h"
 #include "hub/model/pack/expert_writer.h"
 #include "hub/model/pack/input_reader.h"
 #include "hub/model/pack/layer_writer.h"
 #include "hub/model/pack/package_writer.h"
+#include "hub/model/package/draft_head.h"
 
 namespace moex {
 namespace {
@@ -82,9 +84,24 @@ Result<FileRecord> pack_hub(PackInput& input, PackageOutput& output, Meter& mete
                             });
 }
 
-Result<PackReport> write_package(PackInput& input, PackageOutput& output, ThreadPool& threads,
-                                 const std::function<void(const PackProgress&)>& progress,
-                                 const PackSteps& steps) {
+std::uint64_t output_bytes_of(const PackInput& input) {
+    std::uint64_t total = 1u << 20;  // reserve for manifest, headers and file system
+    for (const SafetensorsEntry& entry : input.hub.entries) {
+        std::uint64_t bytes = tensor_dtype_bytes(*entry.dtype);
+        for (const std::uint64_t size : entry.shape) bytes *= size;
+        total += bytes;
+    }
+
+    for (const auto& layer : input.experts)
+        total += layer.size() * (input.layout.size_bytes + 4096);
+    for (const auto& [name, content] : input.texts) total += content.size();
+    if (input.draft_head) total += output_bytes_of(*input.draft_head);
+    return total;
+}
+
+// Writes all files of a package but its manifest, which is returned.
+Result<PackageManifest> write_files(PackInput& input, PackageOutput& output, ThreadPool& threads,
+                                    Meter& meter, PackReport& report, const PackSteps& steps) {
     const ModelConfig& config = input.config;
     PackageManifest manifest{.name = input.options.name,
                              .config = config,
@@ -93,9 +110,6 @@ Result<PackReport> write_package(PackInput& input, PackageOutput& output, Thread
                              .hub_dtype = input.options.hub_dtype,
                              .generation = input.generation,
                              .embedding = input.source.embedding.value_or(EmbeddingForm{})};
-    PackReport report{.input_bytes = input.used_bytes, .warnings = input.warnings};
-
-    Meter meter{progress, {.total_bytes = input.used_bytes, .num_layers = config.num_layers}};
     LossMeter losses;
     std::set<Sha256> blobs;
     for (std::uint32_t layer = 0; layer < config.num_layers; ++layer) {
@@ -135,32 +149,51 @@ Result<PackReport> write_package(PackInput& input, PackageOutput& output, Thread
     MOEX_ASSIGN(hub, pack_hub(input, output, meter));
     manifest.hub = hub;
     report.losses = losses.losses();
-    report.num_blobs = static_cast<std::uint32_t>(blobs.size());
-    report.output_bytes = hub.size_bytes + blobs.size() * input.layout.size_bytes;
+    report.num_blobs += static_cast<std::uint32_t>(blobs.size());
+    report.output_bytes += hub.size_bytes + blobs.size() * input.layout.size_bytes;
 
     for (const auto& [name, content] : input.texts) {
         MOEX_ASSIGN(record, output.write_text(name, content));
         manifest.files[name] = record;
         report.output_bytes += record.size_bytes;
     }
-
-    MOEX_TRY(output.finish(manifest));
-    meter.add(input.used_bytes);
-    return report;
+    return manifest;
 }
 
-std::uint64_t output_bytes_of(const PackInput& input) {
-    std::uint64_t total = 1u << 20;  // reserve for manifest, headers and file system
-    for (const SafetensorsEntry& entry : input.hub.entries) {
-        std::uint64_t bytes = tensor_dtype_bytes(*entry.dtype);
-        for (const std::uint64_t size : entry.shape) bytes *= size;
-        total += bytes;
-    }
+// Writes the draft head as a package of its own below the folder `out`. Returns the record of its
+// manifest. A head that an interrupted call has finished is written again, since it is small.
+Result<FileRecord> write_draft_head(PackInput& input, const fs::path& out, ThreadPool& threads,
+                                    Meter& meter, PackReport& report) {
+    const fs::path folder = draft_head_folder(out);
+    std::error_code ignored;
+    if (fs::exists(folder / "manifest.json", ignored)) fs::remove_all(folder, ignored);
 
-    for (const auto& layer : input.experts)
-        total += layer.size() * (input.layout.size_bytes + 4096);
-    for (const auto& [name, content] : input.texts) total += content.size();
-    return total;
+    MOEX_ASSIGN(output, PackageOutput::open(folder, input.identity, output_bytes_of(input)));
+    PackReport own;
+    MOEX_ASSIGN(manifest, write_files(input, output, threads, meter, own, {}));
+    MOEX_TRY(output.finish(manifest));
+    const std::string text = manifest_to_json(manifest);
+    report.output_bytes += own.output_bytes + text.size();
+    return FileRecord{sha256(as_byte_view(text)), text.size()};
+}
+
+Result<PackReport> write_package(PackInput& input, const fs::path& out, PackageOutput& output,
+                                 ThreadPool& threads,
+                                 const std::function<void(const PackProgress&)>& progress,
+                                 const PackSteps& steps) {
+    const std::uint64_t head_bytes = input.draft_head ? input.draft_head->used_bytes : 0,
+                        used_bytes = input.used_bytes + head_bytes;
+    PackReport report{.input_bytes = used_bytes, .warnings = input.warnings};
+    Meter meter{progress, {.total_bytes = used_bytes, .num_layers = input.config.num_layers}};
+
+    MOEX_ASSIGN(manifest, write_files(input, output, threads, meter, report, steps));
+    if (input.draft_head) {
+        MOEX_ASSIGN(head, write_draft_head(*input.draft_head, out, threads, meter, report));
+        manifest.draft_head = head;
+    }
+    MOEX_TRY(output.finish(manifest));
+    meter.add(used_bytes);
+    return report;
 }
 
 }  // namespace
@@ -186,7 +219,7 @@ Result<PackReport> pack_checkpoint(const fs::path& checkpoint, const fs::path& o
         watched.after_layer = [&](std::uint32_t layer) { return noted(steps.after_layer(layer)); };
     if (steps.before_hub) watched.before_hub = [&] { return noted(steps.before_hub()); };
 
-    auto report = write_package(input, output, threads, progress, watched);
+    auto report = write_package(input, out, output, threads, progress, watched);
     const bool may_go_on = report.ok() || step_failed ||
                            report.error().code == ErrorCode::io_error ||
                            report.error().code == ErrorCode::no_space;

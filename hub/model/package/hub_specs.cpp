@@ -12,6 +12,7 @@ enum class Size : std::uint8_t {
     one,
     vocab,
     hidden,
+    two_hidden,
     q,
     kv,
     head,
@@ -39,6 +40,12 @@ constexpr Row outer_rows[] = {
      "vocab_size, hidden_size"},
     {HubPart::final_norm, "model.norm.weight", Size::hidden, Size::none, "hidden_size", true},
     {HubPart::head, "lm_head.weight", Size::vocab, Size::hidden, "vocab_size, hidden_size"},
+    {HubPart::draft_join, "draft.join.weight", Size::hidden, Size::two_hidden,
+     "hidden_size, 2 * hidden_size"},
+    {HubPart::draft_embedding_norm, "draft.embedding_norm.weight", Size::hidden, Size::none,
+     "hidden_size", true},
+    {HubPart::draft_hidden_norm, "draft.hidden_norm.weight", Size::hidden, Size::none,
+     "hidden_size", true},
 };
 
 // The parts of a layer in the order of hub.safetensors.
@@ -121,6 +128,7 @@ std::uint64_t size_of(const ModelConfig& config, const LayerPlan& plan, Size siz
         case Size::one: return 1;
         case Size::vocab: return config.vocab_size;
         case Size::hidden: return config.hidden_size;
+        case Size::two_hidden: return 2ull * config.hidden_size;
         case Size::q: return config.num_heads * head;
         case Size::kv: return config.num_kv_heads * head;
         case Size::head: return head;
@@ -204,13 +212,19 @@ HubTensorSpec hub_tensor_spec(const ModelConfig& config, HubPart part, std::uint
 }
 
 std::vector<HubTensorSpec> hub_tensor_specs(const ModelConfig& config) {
-    std::vector<HubTensorSpec> specs{hub_tensor_spec(config, HubPart::embeddings)};
+    std::vector<HubTensorSpec> specs;
+    for (const HubPart part : config.is_draft_head
+                                  ? std::vector{HubPart::draft_join, HubPart::draft_embedding_norm,
+                                                HubPart::draft_hidden_norm}
+                                  : std::vector{HubPart::embeddings})
+        specs.push_back(hub_tensor_spec(config, part));
     for (std::uint32_t layer = 0; layer < config.num_layers; ++layer)
         for (const Row& row : layer_rows)
             if (is_in(config.layers[layer], row.part))
                 specs.push_back(hub_tensor_spec(config, row.part, layer));
     specs.push_back(hub_tensor_spec(config, HubPart::final_norm));
-    if (!config.tied_embeddings) specs.push_back(hub_tensor_spec(config, HubPart::head));
+    if (!config.tied_embeddings && !config.is_draft_head)
+        specs.push_back(hub_tensor_spec(config, HubPart::head));
     return specs;
 }
 

@@ -15,6 +15,10 @@ enum class HubPart : std::uint8_t {
     embeddings,
     final_norm,
     head,
+    // parts of a head that drafts tokens (hub/model/package/draft_head.h)
+    draft_join,
+    draft_embedding_norm,
+    draft_hidden_norm,
     // parts of a layer
     input_norm,
     q,

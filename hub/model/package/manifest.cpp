@@ -199,7 +199,8 @@ Status read_files(const Json& files, std::string_view what, PackageManifest& man
     return {};
 }
 
-// Reads the records of the side files. A record is null if the package does not have the file.
+// Reads the records of the side files and of the draft head. A record is null if the package does
+// not have the file.
 // Manifests of older packages do not have these fields.
 Status read_side_files(const Json& object, std::string_view what, PackageManifest& manifest) {
     for (const SideFile file : side_files) {
@@ -212,6 +213,13 @@ Status read_side_files(const Json& object, std::string_view what, PackageManifes
                          text(what, ": ", side_file_key(file), " has ", parsed.size_bytes,
                               " bytes, wanted at most ", side_file_bytes_max)};
         manifest.side_files[file] = parsed;
+    }
+    if (const Json& head = member(object, "draft_head"); !head.is_null()) {
+        MOEX_ASSIGN(parsed, parse_file(head, text(what, ": draft_head")));
+        if (parsed.size_bytes > manifest_bytes_max)
+            return Error{ErrorCode::bad_field, text(what, ": draft_head has ", parsed.size_bytes,
+                                                    " bytes, wanted at most ", manifest_bytes_max)};
+        manifest.draft_head = parsed;
     }
     return {};
 }
@@ -308,6 +316,7 @@ std::string manifest_to_json(const PackageManifest& manifest) {
         {"estimator", side_file(SideFile::estimator)},
         {"shadow", nullptr}};
 
+    if (manifest.draft_head) object["draft_head"] = file_to_json(*manifest.draft_head);
     if (manifest.embedding != EmbeddingForm{})
         object["embedding"] = {{"pooling", pooling_name(manifest.embedding.pooling)},
                                {"normalize", manifest.embedding.normalize}};

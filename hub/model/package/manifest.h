@@ -3,6 +3,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -36,6 +37,9 @@ struct PackageManifest {
     // records of tokenizer.json and other files whose names are in package_text_files
     std::map<std::string, FileRecord> files;
     std::map<SideFile, FileRecord> side_files;
+    // manifest.json of the head that drafts tokens (hub/model/package/draft_head.h), if there is
+    // one
+    std::optional<FileRecord> draft_head;
     // blob hash of each expert, [num_layers][num_experts]; a dense layer has an empty list
     std::vector<std::vector<Sha256>> experts;
 

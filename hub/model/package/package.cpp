@@ -7,7 +7,6 @@
 #include <cstdlib>
 #include <ctime>
 #include <mutex>
-#include <set>
 
 #include "hub/base/files.h"
 #include "hub/base/log.h"
@@ -351,6 +350,11 @@ const GenerationDefaults& ModelPackage::generation_defaults() const {
 
 const EmbeddingForm& ModelPackage::embedding_form() const { return state_->manifest.embedding; }
 
+std::optional<Sha256> ModelPackage::draft_head_hash() const {
+    const auto& record = state_->manifest.draft_head;
+    return record ? std::optional(record->sha256) : std::nullopt;
+}
+
 std::optional<std::string> ModelPackage::tokenizer_file(std::string_view file_name) const {
     const auto found = state_->texts.find(file_name);
     if (found == state_->texts.end()) return std::nullopt;
@@ -458,47 +462,6 @@ Status ModelPackage::check_unchanged() const {
 
 void ModelPackage::on_changed_bytes(std::function<void(const Error&)> handler) const {
     state_->on_changed_bytes = std::move(handler);
-}
-
-Status verify_package(const std::filesystem::path& directory,
-                      const std::function<void(std::uint64_t, std::uint64_t)>& progress) {
-    MOEX_ASSIGN(package, ModelPackage::open(directory));
-    MOEX_TRY(package->require_all_blobs());
-
-    MOEX_ASSIGN(manifest_text, read_text_file(directory / "manifest.json", manifest_bytes_max));
-    MOEX_ASSIGN(manifest, parse_manifest(manifest_text, (directory / "manifest.json").string()));
-    struct Check {
-        std::filesystem::path path;
-        Sha256 wanted;
-        std::uint64_t size_bytes;
-    };
-
-    std::vector<Check> checks{
-        {directory / "hub.safetensors", manifest.hub.sha256, manifest.hub.size_bytes}};
-    for (const auto& [name, file] : manifest.files)
-        checks.push_back({directory / name, file.sha256, file.size_bytes});
-    for (const auto& [file, record] : manifest.side_files)
-        checks.push_back({directory / side_file_name(file), record.sha256, record.size_bytes});
-
-    std::set<Sha256> seen;
-    for (const auto& layer : manifest.experts)
-        for (const Sha256& hash : layer)
-            if (seen.insert(hash).second)
-                checks.push_back({package->blob_path(hash), hash, package->expert_blob_bytes()});
-
-    std::uint64_t total = 0, done = 0;
-    for (const Check& check : checks) total += check.size_bytes;
-    for (const Check& check : checks) {
-        MOEX_ASSIGN(found, sha256_file(check.path));
-        if (found != check.wanted)
-            return Error{ErrorCode::hash_mismatch,
-                         text(check.path.string(), ": SHA-256 is ", to_hex(found), ", wanted ",
-                              to_hex(check.wanted), "; damaged, pack again")};
-        done += check.size_bytes;
-        if (progress) progress(done, total);
-    }
-
-    return {};
 }
 
 }  // namespace moex

@@ -6,6 +6,8 @@
 //   tokenizer.json, tokenizer_config.json, generation_config.json
 //                          as in the checkpoint, where it had them
 //   weights/<sha256>       one blob per (layer, expert); equal blobs are one file
+//   draft_head/            a package with the head of the checkpoint that drafts tokens, where it
+//                          has one (draft_head.h)
 // Opening maps files; nothing is copied. A package is immutable once it is open, and shared by
 // shared_ptr<const ModelPackage>.
 #pragma once
@@ -47,6 +49,9 @@ class ModelPackage {
     std::uint64_t expert_blob_bytes() const;
     const GenerationDefaults& generation_defaults() const;
     const EmbeddingForm& embedding_form() const;
+    // Returns the SHA-256 of the manifest of the package's draft head, or nullopt if it has none
+    // (hub/model/package/draft_head.h).
+    std::optional<Sha256> draft_head_hash() const;
     // Returns the text of a tokenizer file ("tokenizer.json", "tokenizer_config.json"), or nullopt
     // if the checkpoint of the package did not have the file.
     std::optional<std::string> tokenizer_file(std::string_view file_name) const;
@@ -114,10 +119,5 @@ class ModelPackage {
     struct State;
     std::unique_ptr<State> state_;
 };
-
-// Checks every hash and every shape in a package. `progress(done_bytes, total_bytes)` may be empty.
-// The error describes the first mismatch.
-Status verify_package(const std::filesystem::path& directory,
-                      const std::function<void(std::uint64_t, std::uint64_t)>& progress);
 
 }  // namespace moex

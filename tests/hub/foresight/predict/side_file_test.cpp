@@ -4,6 +4,7 @@
 #include <fstream>
 
 #include "hub/foresight/predict/estimator.h"
+#include "hub/model/package/verify.h"
 #include "protocol/half.h"
 #include "tests/hub/engine/engine_fixture.h"
 

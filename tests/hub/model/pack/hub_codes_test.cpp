@@ -7,6 +7,7 @@
 #include "hub/model/pack/packer.h"
 #include "hub/model/package/package.h"
 #include "hub/model/package/side_tensors.h"
+#include "hub/model/package/verify.h"
 #include "protocol/half.h"
 #include "protocol/hub_codes.h"
 #include "protocol/tensor_format.h"

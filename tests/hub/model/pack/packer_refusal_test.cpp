@@ -9,6 +9,7 @@
 
 #include "hub/model/pack/packer.h"
 #include "hub/model/package/package.h"
+#include "hub/model/package/verify.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/repository.h"
 

@@ -9,6 +9,7 @@
 #include "hub/model/config_json.h"
 #include "hub/model/pack/quantize.h"
 #include "hub/model/package/package.h"
+#include "hub/model/package/verify.h"
 #include "hub/model/tokenizer/tokenizer.h"
 #include "tests/support/checkpoint_builder.h"
 #include "tests/support/repository.h"
