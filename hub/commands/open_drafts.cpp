@@ -5,6 +5,7 @@
 
 #include "hub/commands/open_shadow.h"
 #include "hub/foresight/shadow/shadow_experts.h"
+#include "hub/model/package/draft_head.h"
 
 namespace moex {
 namespace {
@@ -71,16 +72,48 @@ Status DraftParts::open_package(const std::string& folder, const LoadedModel& mo
     return {};
 }
 
-std::vector<DraftSource*> DraftParts::make_sources(const EngineOptions& options) {
-    std::vector<DraftSource*> sources{&ngrams_};
-    if (!decoder_) return sources;
-    KvCacheOptions kv{.page_tokens = options.page_tokens,
-                      .dtype = is_shadow_ ? options.kv_dtype : KvDtype::f16};
-    const KvCache probe(decoder_->config(), kv);
-    // Pages take memory only once they are used, and a draft has at most the tokens of its target.
+Status DraftParts::open_head(const LoadedModel& model,
+                             const std::function<void(const Error&)>& on_changed_bytes) {
+    if (!model.decoder) return {};
+    const auto opened = open_draft_head(*model.package);
+    if (!opened.ok() && opened.error().code == ErrorCode::not_found) return {};
+    MOEX_ASSIGN(package, opened);
+    package->on_changed_bytes(on_changed_bytes);
+    MOEX_TRY(package->require_all_blobs());
+    MOEX_ASSIGN(decoder, model.decoder->draft_head(package, *model.threads));
+    head_ = std::move(decoder);
+    const bool has_int4 = package->expert_dtype() == ExpertDtype::int4;
+    head_experts_ = std::make_unique<LocalExperts>(package, *model.threads, ExpertRounding{},
+                                                   has_int4 ? model.arithmetic : Arithmetic::exact);
+    return {};
+}
+
+namespace {
+
+// Returns the options of a draft's own cache. Its pages take memory only once they are used, and a
+// draft has at most the tokens of its target.
+KvCacheOptions cache_of_draft(const Decoder& decoder, const EngineOptions& options, KvDtype dtype) {
+    KvCacheOptions kv{.page_tokens = options.page_tokens, .dtype = dtype};
+    const KvCache probe(decoder.config(), kv);
     constexpr std::uint64_t pages_most = 1u << 20;
     kv.num_pages = static_cast<std::uint32_t>(
         std::min(options.kv_bytes_max / probe.page_bytes(), pages_most));
+    return kv;
+}
+
+}  // namespace
+
+std::vector<DraftSource*> DraftParts::make_sources(const EngineOptions& options) {
+    std::vector<DraftSource*> sources{&ngrams_};
+    if (head_) {
+        head_drafts_.emplace(
+            *head_, *head_experts_,
+            HeadDraftOptions{.kv = cache_of_draft(*head_, options, options.kv_dtype)});
+        sources.push_back(&*head_drafts_);
+    }
+    if (!decoder_) return sources;
+    const KvCacheOptions kv = cache_of_draft(*decoder_, options,
+                                             is_shadow_ ? options.kv_dtype : KvDtype::f16);
     model_drafts_.emplace(
         *decoder_, *experts_,
         ModelDraftOptions{
@@ -90,7 +123,9 @@ std::vector<DraftSource*> DraftParts::make_sources(const EngineOptions& options)
 }
 
 std::string DraftParts::words() const {
-    return folder_.empty() ? ngrams_.name() : text(ngrams_.name(), ", ", folder_);
+    std::string words = ngrams_.name();
+    if (head_drafts_) words += text(", ", head_drafts_->name());
+    return folder_.empty() ? words : text(words, ", ", folder_);
 }
 
 }  // namespace moex

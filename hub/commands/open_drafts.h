@@ -1,5 +1,5 @@
-// Opens the sources of drafted tokens that `serve` uses: n-grams, and the draft model of
-// `--draft DIR`.
+// Opens the sources of drafted tokens that `serve` uses: n-grams, the head of the checkpoint that
+// drafts tokens, and the draft model of `--draft DIR`.
 #pragma once
 
 #include <memory>
@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "hub/commands/load_model.h"
+#include "hub/draft/head_draft.h"
 #include "hub/draft/model_draft.h"
 #include "hub/draft/ngram_draft.h"
 
@@ -23,10 +24,14 @@ class DraftParts {
     // the process ends.
     Status open(const std::string& folder, const LoadedModel& model,
                 const std::function<void(const Error&)>& on_changed_bytes = {});
+    // Opens the draft head of the model's package, if it is on this machine and this machine's
+    // cores compute the model (model.decoder). An error names the file that is damaged.
+    Status open_head(const LoadedModel& model,
+                     const std::function<void(const Error&)>& on_changed_bytes = {});
     // Makes the sources for an engine with the given options, the cheapest first. Called once. The
     // sources live as long as this object.
     std::vector<DraftSource*> make_sources(const EngineOptions& options);
-    // Returns what the sources are, for the log: "ngram", or "ngram, DIR".
+    // Returns what the sources are, for the log: "ngram", or "ngram, mtp, DIR".
     std::string words() const;
 
   private:
@@ -39,6 +44,10 @@ class DraftParts {
     std::unique_ptr<ExpertBackend> experts_;
     std::unique_ptr<Decoder> decoder_;
     NgramDrafts ngrams_;
+    // of the draft head; null if the model has none
+    std::unique_ptr<ExpertBackend> head_experts_;
+    std::unique_ptr<Decoder> head_;
+    std::optional<HeadDrafts> head_drafts_;
     std::optional<ModelDrafts> model_drafts_;
 };
 

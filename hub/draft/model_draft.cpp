@@ -1,34 +1,22 @@
 #include "hub/draft/model_draft.h"
 
 #include <algorithm>
-#include <optional>
+
+#include "hub/draft/draft_sampler.h"
 
 namespace moex {
 
 // The draft model's view of one sequence.
 struct ModelDrafts::Follower : Draft {
-    Follower(KvCache& cache, const GenerationRequest& request)
-        : kv(cache),
-          sampler(
-              [&] {
-                  // The mask follows drawn tokens only, so drafts do without it.
-                  SamplingOptions options = request.sampling;
-                  options.mask = nullptr;
-                  return options;
-              }(),
-              request.prompt, request.max_tokens),
-          num_accepted(request.prompt.size()),
-          stop_ids(request.stop_ids) {}
+    Follower(KvCache& cache, const GenerationRequest& request) : kv(cache), sampler(request) {}
 
     KvCache::Sequence kv;
     std::vector<TokenId> tokens;   // the tokens of the rows in `kv`
     std::uint32_t num_copied = 0;  // rows of `kv` that are copies of the target's
-    Sampler sampler;
-    std::size_t num_accepted;  // tokens of the sequence that `sampler` knows, the prompt included
-    const std::vector<TokenId> stop_ids;
+    DraftSampler sampler;
 
     // State of one call of propose().
-    std::optional<Sampler> ahead;     // the sampler after the tokens that were proposed so far
+    bool draws = false;               // the next step draws a token
     std::vector<TokenId> row_tokens;  // tokens that the next step computes
     bool is_done = false;
 };
@@ -50,8 +38,7 @@ std::unique_ptr<Draft> ModelDrafts::begin(const GenerationRequest& request) {
 // if the cache has no room, or the sequence is longer than the draft model's context.
 bool ModelDrafts::follow(Follower& follower, const DraftCall& call) {
     const std::span<const TokenId> tokens = call.tokens;
-    for (; follower.num_accepted < tokens.size(); ++follower.num_accepted)
-        follower.sampler.accept(tokens[follower.num_accepted]);
+    follower.sampler.follow(tokens);
     if (tokens.size() + call.tokens_max > device_.config().context_tokens) return false;
 
     const auto end = std::mismatch(follower.tokens.begin(), follower.tokens.end(), tokens.begin(),
@@ -87,10 +74,8 @@ void ModelDrafts::propose(std::span<DraftCall> calls) {
         if (missing.size() > 1) rows_left -= static_cast<std::uint32_t>(rows);
         follower.row_tokens.assign(missing.begin(), missing.begin() + rows);
         follower.is_done = rows == 0;
-        if (rows == missing.size())
-            follower.ahead.emplace(follower.sampler);
-        else
-            follower.ahead.reset();
+        follower.draws = rows == missing.size();
+        if (follower.draws) follower.sampler.begin();
     }
 
     std::uint32_t steps = 0;
@@ -105,9 +90,8 @@ void ModelDrafts::run(std::span<DraftCall> calls) {
     for (DraftCall& call : calls) {
         auto& follower = static_cast<Follower&>(*call.draft);
         if (follower.is_done || call.proposed.size() >= call.tokens_max) continue;
-        batch.push_back({.kv = &follower.kv,
-                         .tokens = follower.row_tokens,
-                         .no_logits = !follower.ahead.has_value()});
+        batch.push_back(
+            {.kv = &follower.kv, .tokens = follower.row_tokens, .no_logits = !follower.draws});
         members.push_back(&call);
     }
     if (batch.empty()) return;
@@ -117,23 +101,19 @@ void ModelDrafts::run(std::span<DraftCall> calls) {
     const std::size_t vocab_size = device_.config().vocab_size;
     for (DraftCall* call : members) {
         auto& follower = static_cast<Follower&>(*call->draft);
-        follower.is_done = !result.ok() || !follower.ahead;
+        follower.is_done = !result.ok() || !follower.draws;
         if (!result.ok()) continue;
         follower.tokens.insert(follower.tokens.end(), follower.row_tokens.begin(),
                                follower.row_tokens.end());
-        if (!follower.ahead) continue;  // a part of the prompt; the next step goes on with it
+        if (!follower.draws) continue;  // a part of the prompt; the next step goes on with it
 
-        const TokenId id = follower.ahead->choose(
+        const auto id = follower.sampler.draw(
             std::span<const float>(result->logits).subspan(logits_at, vocab_size));
         logits_at += vocab_size;
-        if (std::find(follower.stop_ids.begin(), follower.stop_ids.end(), id) !=
-            follower.stop_ids.end()) {
-            follower.is_done = true;
-            continue;
-        }
-        call->proposed.push_back(id);
-        follower.ahead->accept(id);
-        follower.row_tokens.assign(1, id);
+        follower.is_done = !id;
+        if (!id) continue;
+        call->proposed.push_back(*id);
+        follower.row_tokens.assign(1, *id);
     }
     if (result.ok()) device_.recycle(*std::move(result));
 }

@@ -44,6 +44,7 @@ struct MicroBatch : AttendingRows {
     ExpertSpeculator* speculator = nullptr;
     std::vector<float> router_logits;
     std::vector<float> gate, up, shared_gate;  // dense layers and shared experts
+    std::vector<float> joined;                 // [2 · hidden_size], input of a draft head
     // The expert call of the latest layer, and that of the layer before while a substitute is used
     // for its answer.
     ExpertCall calls[2];
@@ -60,8 +61,11 @@ struct Decoder::State {
     std::shared_ptr<const DecoderWeights> shared_weights;
     const DecoderWeights& weights;
     LayerRopes ropes;
-    std::vector<MicroBatch> micro_batches;
-    std::vector<float> spare_logits;  // memory of an earlier result's logits, for reuse
+    std::vector<MicroBatch> micro_batches = {};
+    std::vector<float> spare_logits = {};  // memory of an earlier result's logits, for reuse
+    // of a draft head: package and weights of its model, which own embeddings and LM head
+    std::shared_ptr<const ModelPackage> model = {};
+    std::shared_ptr<const DecoderWeights> model_weights = {};
     // latency budgets of the step's rows; `pairs_max` is the limit over all layers
     std::vector<RowPatience> patience = {};
     ExpertForesight* foresight = nullptr;
@@ -74,6 +78,7 @@ struct Decoder::State {
 
     Result<std::vector<SequenceRow>> rows_of(std::span<const StepRows> batch) const;
     void embed(MicroBatch& batch);
+    void join_drafted(MicroBatch& batch);
     void add_mlp(MicroBatch& batch, std::uint32_t layer, std::vector<float>& normed);
     void ask_router(MicroBatch& batch, std::uint32_t layer, ExpertCall& call);
     void start_experts(MicroBatch& batch, std::uint32_t layer, ExpertBackend& experts,
@@ -109,24 +114,34 @@ Result<std::unique_ptr<Decoder>> Decoder::create(std::shared_ptr<const ModelPack
     const ModelConfig config = package->config();
     const auto shared = std::make_shared<const DecoderWeights>(std::move(weights));
     std::unique_ptr<Decoder> decoder(new Decoder);
-    decoder->state_.reset(new State{
-        std::move(package), threads, options, config, shared, *shared, LayerRopes(config), {}, {}});
+    decoder->state_.reset(new State{std::move(package), threads, options, config, shared, *shared,
+                                    LayerRopes(config)});
 
+    return decoder;
+}
+
+Result<std::unique_ptr<Decoder>> Decoder::draft_head(std::shared_ptr<const ModelPackage> head,
+                                                     ThreadPool& threads) const {
+    const State& own = *state_;
+    MOEX_ASSIGN(weights, load_decoder_weights(*head, own.options.arithmetic, own.options.hub_dtype,
+                                              threads, &own.weights));
+
+    const ModelConfig config = head->config();
+    const auto shared = std::make_shared<const DecoderWeights>(std::move(weights));
+    std::unique_ptr<Decoder> decoder(new Decoder);
+    decoder->state_.reset(new State{std::move(head), threads, own.options, config, shared, *shared,
+                                    LayerRopes(config)});
+    decoder->state_->model = own.package;
+    decoder->state_->model_weights = own.shared_weights;
     return decoder;
 }
 
 std::unique_ptr<Decoder> Decoder::twin(ThreadPool& threads) const {
     const State& own = *state_;
     std::unique_ptr<Decoder> decoder(new Decoder);
-    decoder->state_.reset(new State{own.package,
-                                    threads,
-                                    own.options,
-                                    own.config,
-                                    own.shared_weights,
-                                    *own.shared_weights,
-                                    LayerRopes(own.config),
-                                    {},
-                                    {}});
+    decoder->state_.reset(new State{own.package, threads, own.options, own.config,
+                                    own.shared_weights, *own.shared_weights,
+                                    LayerRopes(own.config)});
     decoder->state_->trace_row = Trace::Row::shadow;
     return decoder;
 }
@@ -143,6 +158,25 @@ void Decoder::State::embed(MicroBatch& batch) {
             scale_by(x, static_cast<float>(config.embedding_multiplier));
         ropes.angles(batch.rows[r].position, row_of(batch.cos_sin, r, ropes.row_size()));
     }
+    if (config.is_draft_head) join_drafted(batch);
+}
+
+// Replaces the embeddings of a draft head's tokens by the input of its layer (draft_head.h).
+void Decoder::State::join_drafted(MicroBatch& batch) {
+    const std::size_t hidden = config.hidden_size, num_rows = batch.rows.size();
+    if (num_rows == 0) return;
+    rows_out(batch.joined, 2 * config.hidden_size, num_rows);
+    const auto eps = static_cast<float>(config.rms_norm_eps);
+    for (std::size_t r = 0; r < num_rows; ++r) {
+        const auto joined = row_of(batch.joined, r, 2 * hidden);
+        rms_norm(joined.first(hidden), row_of(batch.x, r, hidden), weights.draft_embedding_norm,
+                 eps);
+        rms_norm(joined.subspan(hidden), {batch.rows[r].follows, hidden}, weights.draft_hidden_norm,
+                 eps);
+    }
+    const HubProduct join[] = {
+        {rows_out(batch.x, config.hidden_size, num_rows), &weights.draft_join}};
+    multiply(join, rows_in(batch.joined, 2 * config.hidden_size, num_rows), batch.codes, threads);
 }
 
 // Adds to the rows the answer of the FFN that every row takes: a dense layer's, or the shared
@@ -459,6 +493,9 @@ ThreadPool& Decoder::threads() const { return state_->threads; }
 Result<std::vector<SequenceRow>> Decoder::State::rows_of(std::span<const StepRows> batch) const {
     std::vector<SequenceRow> rows;
     for (const StepRows& one : batch) {
+        const std::size_t follows = config.is_draft_head ? one.tokens.size() : 0;
+        MOEX_CHECK(one.follows.size() == follows * config.hidden_size,
+                   "a draft head's tokens, and no others, follow rows of the model");
         const std::uint64_t end = one.kv->num_tokens() + one.tokens.size();
         if (end > config.context_tokens)
             return Error{ErrorCode::invalid_argument,
@@ -475,8 +512,9 @@ Result<std::vector<SequenceRow>> Decoder::State::rows_of(std::span<const StepRow
                 return Error{
                     ErrorCode::invalid_argument,
                     text("token ", one.tokens[i], ", the vocabulary has ", config.vocab_size)};
-            rows.push_back(
-                {one.kv, one.kv->num_tokens() + static_cast<std::uint32_t>(i), one.tokens[i]});
+            rows.push_back({one.kv, one.kv->num_tokens() + static_cast<std::uint32_t>(i),
+                            one.tokens[i],
+                            one.follows.empty() ? nullptr : &one.follows[i * config.hidden_size]});
         }
     }
 

@@ -51,6 +51,11 @@ class Decoder : public StepDevice {
     // may belong to another thread. It runs its steps on `threads`, concurrently with this
     // decoder's steps. A trace lists these steps in the row of the shadow.
     std::unique_ptr<Decoder> twin(ThreadPool& threads) const;
+    // Returns a decoder of the draft head in `head` (hub/model/package/draft_head.h), with
+    // embeddings and LM head of this decoder. This decoder need not outlive it. The layer is number
+    // 0. Errors are those of create().
+    Result<std::unique_ptr<Decoder>> draft_head(std::shared_ptr<const ModelPackage> head,
+                                                ThreadPool& threads) const;
     const ModelConfig& config() const override;
     // Does the same as run(), and shows each layer to `watch`, which is called once per MoE layer
     // and micro-batch, with the rows in the order of the batch. `stop` is checked between layers

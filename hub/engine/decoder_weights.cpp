@@ -191,28 +191,50 @@ Status load_ffn(Loader& load, DecoderLayer& layer, const LayerPlan& plan, std::u
     return {};
 }
 
-}  // namespace
-
-Result<DecoderWeights> load_decoder_weights(const ModelPackage& package, Arithmetic arithmetic,
-                                            std::optional<PackedDtype> asked, ThreadPool& threads) {
-    const ModelConfig& config = package.config();
-    const PackedDtype hub_dtype = asked.value_or(
-        package.hub_dtype() == HubDtype::bf16 ? PackedDtype::int6 : PackedDtype::int8);
-    DecoderWeights weights;
-    Loader load(package, weights, arithmetic, hub_dtype, threads);
+// Loads embeddings and LM head. A draft head takes them from its model.
+Status load_tables(Loader& load, DecoderWeights& weights, const DecoderWeights* model) {
+    const ModelConfig& config = load.config();
+    if (model != nullptr) {
+        weights.embeddings = model->embeddings;
+        weights.head = model->head;
+        const bool add_one = config.layers.front().norms_add_one;
+        MOEX_TRY(load.matrix(weights.draft_join, HubPart::draft_join, 0));
+        MOEX_TRY(load.norm(weights.draft_embedding_norm, HubPart::draft_embedding_norm, add_one));
+        return load.norm(weights.draft_hidden_norm, HubPart::draft_hidden_norm, add_one);
+    }
 
     MOEX_ASSIGN(embeddings, load.tensor(HubPart::embeddings));
     weights.embeddings = embeddings;
-
-    MOEX_TRY(
-        load.norm(weights.final_norm, HubPart::final_norm, config.layers.front().norms_add_one));
-
-    TensorView head = weights.embeddings;
+    TensorView head = embeddings;
     if (!config.tied_embeddings) {
         MOEX_ASSIGN(own, load.tensor(HubPart::head));
         head = own;
     }
     weights.head = load.head_of(head, config.vocab_size, config.hidden_size);
+    return {};
+}
+
+}  // namespace
+
+Result<DecoderWeights> load_decoder_weights(const ModelPackage& package, Arithmetic arithmetic,
+                                            std::optional<PackedDtype> asked, ThreadPool& threads,
+                                            const DecoderWeights* model) {
+    const ModelConfig& config = package.config();
+    if (config.is_draft_head != (model != nullptr))
+        return Error{ErrorCode::invalid_argument,
+                     text(package.directory().string(),
+                          config.is_draft_head
+                              ? ": the draft head of a model, which computes nothing without it; "
+                                "use the folder above"
+                              : ": a model, no draft head")};
+    const PackedDtype hub_dtype = asked.value_or(
+        package.hub_dtype() == HubDtype::bf16 ? PackedDtype::int6 : PackedDtype::int8);
+    DecoderWeights weights;
+    Loader load(package, weights, arithmetic, hub_dtype, threads);
+
+    MOEX_TRY(load_tables(load, weights, model));
+    MOEX_TRY(
+        load.norm(weights.final_norm, HubPart::final_norm, config.layers.front().norms_add_one));
 
     weights.layers.resize(config.num_layers);
     for (std::uint32_t layer = 0; layer < config.num_layers; ++layer) {

@@ -44,6 +44,9 @@ struct DecoderWeights {
     HubMatrix head;
     std::vector<float> final_norm;
     std::vector<DecoderLayer> layers;
+    // of a draft head (hub/model/package/draft_head.h); empty in a model
+    HubMatrix draft_join;                                        // [hidden_size, 2 * hidden_size]
+    std::vector<float> draft_embedding_norm, draft_hidden_norm;  // [hidden_size]
     // f32 copies of matrices in a dtype that the kernels cannot read (f16; codes in exact
     // arithmetic)
     std::vector<std::unique_ptr<float[]>> converted;
@@ -55,8 +58,11 @@ struct DecoderWeights {
 // package are used unchanged, with one exception: int8 codes, except the head's, are rounded again
 // if `hub_dtype` has fewer bits. An error names the tensor, the found shape or dtype and the
 // expected one.
+// `model`: the weights of the model whose draft head `package` is, which give it embeddings and LM
+// head and must outlive the result; null: `package` is a model.
 Result<DecoderWeights> load_decoder_weights(const ModelPackage& package, Arithmetic arithmetic,
                                             std::optional<PackedDtype> hub_dtype,
-                                            ThreadPool& threads);
+                                            ThreadPool& threads,
+                                            const DecoderWeights* model = nullptr);
 
 }  // namespace moex

@@ -44,8 +44,19 @@ class DraftSource {
     // Returns true if the time of a proposal matters next to that of a step. Such a source is asked
     // only after it was decided how many of its tokens the step uses.
     virtual bool costs_time() const { return false; }
+    // Most tokens that this source proposes at once.
+    virtual std::uint32_t tokens_max() const { return 8; }
+    // Returns true if the source reads the model's rows after the final norm, which see() gives it.
+    virtual bool reads_rows() const { return false; }
     // Creates the state for a sequence. Returns null if this source has no drafts for `request`.
     virtual std::unique_ptr<Draft> begin(const GenerationRequest& request) = 0;
+    // Gives the rows after the final norm of the positions from `first` on, [n, hidden_size], as
+    // they were computed. Positions may be missing that other sequences have computed, and after a
+    // preemption positions are given again. Rows of drafted tokens that were not drawn are left
+    // out.
+    virtual void see(Draft& draft, std::uint32_t first, std::span<const float> rows) {
+        static_cast<void>(draft), static_cast<void>(first), static_cast<void>(rows);
+    }
     // Writes a proposal into each call. Between two calls for the same draft, tokens are only added
     // to the sequence.
     virtual void propose(std::span<DraftCall> calls) = 0;

@@ -80,6 +80,9 @@ EngineState::EngineState(StepDevice& with, ExpertBackend& by, EngineOptions give
       experts(by),
       options(usable_options(with.config(), given)),
       num_pages(budget_pages(with.config(), options)),
+      reads_rows(with.gives_hidden() &&
+                 std::any_of(options.draft_sources.begin(), options.draft_sources.end(),
+                             [](const DraftSource* source) { return source->reads_rows(); })),
       cost(given.step_stretch_max),
       micro_batches(micro_batches_for(with, by, given)) {
     engine_drafts.rates.assign(options.draft_sources.size(), DraftRates(256));

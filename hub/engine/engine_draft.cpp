@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "hub/base/trace.h"
 #include "hub/engine/engine_state.h"
@@ -10,10 +11,39 @@ namespace {
 // A source that costs time is used only if no free source proposes tokens of which the first is
 // accepted at least this often.
 constexpr double good_enough = 0.7;
-// Most tokens that a source which costs time is expected to propose.
-constexpr std::uint32_t costly_tokens_max = 8;
 
 }  // namespace
+
+// Creates the drafts of a generation that has none yet.
+void EngineState::begin_drafts(Generation& generation) const {
+    auto& sources = generation.drafts.sources;
+    if (!sources.empty()) return;
+    sources.resize(options.draft_sources.size());
+    for (std::size_t i = 0; i < sources.size(); ++i)
+        sources[i].draft = options.draft_sources[i]->begin(generation.request);
+}
+
+// Returns true if a source reads the rows of `generation` after the final norm.
+bool EngineState::shows_rows(Generation& generation) const {
+    if (!reads_rows || generation.request.hidden_mean || drafts_allowed(generation) == 0)
+        return false;
+    begin_drafts(generation);
+    return true;
+}
+
+// Shows the newest `num_rows` rows of a generation to the sources that read rows.
+void EngineState::show_rows(Generation& generation, std::uint32_t num_rows) const {
+    SequenceDrafts& drafts = generation.drafts;
+    const std::span<const float> rows = std::exchange(drafts.hidden, {});
+    // A recurrent state that could not be rolled back has left the sequence empty.
+    if (rows.empty() || num_rows == 0 || generation.kv->num_tokens() < num_rows) return;
+    const std::size_t floats = std::size_t{num_rows} * device.config().hidden_size;
+    for (std::size_t i = 0; i < drafts.sources.size(); ++i)
+        if (drafts.sources[i].draft && options.draft_sources[i]->reads_rows())
+            options.draft_sources[i]->see(*drafts.sources[i].draft,
+                                          generation.kv->num_tokens() - num_rows,
+                                          rows.first(floats));
+}
 
 // Returns how many tokens may be drafted for `generation` in the next step; 0: none. The last row
 // of a step always draws one more token.
@@ -75,15 +105,13 @@ void EngineState::propose(std::span<Generation* const> decoding) {
             SequenceDrafts& drafts = one->drafts;
             const std::uint32_t most = drafts_allowed(*one);
             if (most == 0) continue;
-            if (drafts.sources.empty()) drafts.sources.resize(options.draft_sources.size());
+            begin_drafts(*one);
             SequenceDrafts::Source& own = drafts.sources[i];
-            if (!own.has_begun) own.draft = source.begin(one->request);
-            own.has_begun = true;
             if (!own.draft || (!drafts.gains.empty() && drafts.gains.front() >= good_enough))
                 continue;
             if (!source.costs_time())
                 asked.push_back(one);
-            else if (prefer(drafts, i, 0, std::min(most, costly_tokens_max)))
+            else if (prefer(drafts, i, 0, std::min(most, source.tokens_max())))
                 drafts.proposed.clear();
         }
         const auto most = [&](Generation& one) { return drafts_allowed(one); };

@@ -30,7 +30,6 @@ namespace moex {
 // prefixes, penalties and the caller see drawn tokens only.
 struct SequenceDrafts {
     struct Source {
-        bool has_begun = false;
         std::unique_ptr<Draft> draft;  // null: this source has no drafts for the sequence
         DraftRates rates{32};
     };
@@ -43,6 +42,9 @@ struct SequenceDrafts {
     std::vector<double> gains;
     std::uint32_t num_rows = 0;       // proposed tokens that have a row in the current step
     std::vector<TokenId> row_tokens;  // tokens of the step's rows: the last drawn, then the drafted
+    // [step_tokens, hidden_size]: the step's rows after the final norm, part of the step's result;
+    // empty if no source reads them
+    std::span<const float> hidden;
 };
 
 // What the engine learns about drafts over all sequences.
@@ -156,6 +158,7 @@ struct EngineState {
     ExpertBackend& experts;
     const EngineOptions options;
     const std::uint32_t num_pages;
+    const bool reads_rows;  // true if a source of drafts reads rows after the final norm
 
     // Only the engine thread uses the members down to the mutex. `cache` is always set, and is
     // created again when the device is replaced.
@@ -227,6 +230,9 @@ struct EngineState {
     void wait_for_pages();
 
     // ---- The following functions choose and count drafted tokens (engine_draft.cpp).
+    void begin_drafts(Generation& generation) const;
+    bool shows_rows(Generation& generation) const;
+    void show_rows(Generation& generation, std::uint32_t num_rows) const;
     std::uint32_t drafts_allowed(const Generation& generation) const;
     std::optional<std::uint32_t> wanted_drafts(const Generation& generation) const;
     bool prefer(SequenceDrafts& drafts, std::size_t source, std::uint32_t proposal_class,

@@ -193,8 +193,9 @@ std::vector<StepRows> EngineState::compose(std::span<Generation* const> members)
 
         const bool scores = generation->scores_prompt();
         rows.all_logits = scores || has_drafts;
-        rows.hidden = generation->request.hidden_mean;
-        rows.no_logits = rows.hidden ||
+        const bool embeds = generation->request.hidden_mean;
+        rows.hidden = embeds || shows_rows(*generation);
+        rows.no_logits = embeds ||
                          (!rows.all_logits && generation->step_tokens < generation->missing());
         if (!rows.no_logits && !scores) rows.likeliest = likeliest_of(*generation);
 
@@ -363,6 +364,7 @@ std::vector<FinishedGeneration> EngineState::settle(std::span<Generation* const>
             num_rows = drawn;
         }
         take_rows(*generation, result, first_row, num_rows);
+        show_rows(*generation, num_rows);
         if (is_due)
             if (const auto reason = take_tokens(due[next_due++]))
                 finished.push_back({generation->id, *reason});
@@ -387,9 +389,12 @@ std::vector<DueTokens> EngineState::take_result(std::span<const StepRows> batch,
         Generation& generation = *members[i];
         if (batch[i].hidden) {
             const std::size_t floats = generation.step_tokens * hidden_size;
-            add_hidden(generation, std::span(result.hidden).subspan(hidden_at, floats));
+            const auto rows = std::span(result.hidden).subspan(hidden_at, floats);
             hidden_at += floats;
-            if (generation.missing() == 0) due.push_back({.generation = &generation});
+            const bool embeds = generation.request.hidden_mean;
+            if (embeds) add_hidden(generation, rows);
+            if (embeds && generation.missing() == 0) due.push_back({.generation = &generation});
+            if (!embeds) generation.drafts.hidden = rows;
         }
         if (batch[i].no_logits) continue;
 

@@ -19,6 +19,7 @@ struct SequenceRow {
     KvCache::Sequence* kv = nullptr;
     std::uint32_t position = 0;
     TokenId token = 0;
+    const float* follows = nullptr;  // StepRows::follows, [hidden_size]; null in a model
 };
 
 // A view of a MoE layer's inputs and router choice, before its experts are computed. The spans are

@@ -29,8 +29,11 @@ struct StepRows {
     std::span<const TokenId> tokens;
     bool all_logits = false;  // return the logits of every row, not only of the last row
     bool no_logits = false;   // return no logits, for a prefill chunk that is not the prompt's last
-    bool hidden = false;      // return every row after the final norm (requires no_logits)
+    bool hidden = false;      // return every row after the final norm, beside the logits
     bool stays_here = false;  // the rows may not leave the hub in a span (span_backend.h)
+    // For a draft head only (hub/model/package/draft_head.h), which requires it: the rows after the
+    // final norm that the tokens follow, [tokens, hidden_size].
+    std::span<const float> follows = {};
     // Number of likeliest tokens to return for each row that requests logits, instead of these
     // logits; 0: return logits; not with no_logits.
     std::uint32_t likeliest = 0;

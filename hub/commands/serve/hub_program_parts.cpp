@@ -14,13 +14,14 @@ namespace moex {
 
 Status HubProgram::open_drafts() {
     const ModelSettings& model = settings_.model;
+    const auto on_changed = [this](const Error& error) { on_changed_bytes(error); };
+    if (model.drafts) MOEX_TRY(drafts_.open_head(model_, on_changed));
     if (model.draft_folder.empty()) return {};
     if (!model.drafts)
         return Error{ErrorCode::invalid_argument,
                      "--draft DIR drafts tokens, and --speculative off uses none: leave one of "
                      "them out"};
-    const Status opened = drafts_.open(model.draft_folder, model_,
-                                       [this](const Error& error) { on_changed_bytes(error); });
+    const Status opened = drafts_.open(model.draft_folder, model_, on_changed);
     if (opened.ok()) return {};
     return Error{opened.error().code, text("--draft: ", opened.error().message)};
 }
