@@ -87,7 +87,9 @@ EngineState::EngineState(StepDevice& with, ExpertBackend& by, EngineOptions give
       micro_batches(micro_batches_for(with, by, given)) {
     engine_drafts.rates.assign(options.draft_sources.size(), DraftRates(256));
     make_cache();
+    kv_tokens = cache->tokens_max(options.step_rows_max);
     counters.kv_pages = num_pages;
+    counters.kv_tokens = kv_tokens;
 }
 
 void EngineState::make_cache() {
@@ -139,7 +141,7 @@ Result<GenerationId> Engine::submit(GenerationRequest request, GenerationSink si
                 ErrorCode::invalid_argument,
                 text("token ", id, " in the prompt, the vocabulary has ", config.vocab_size)};
 
-    const std::uint64_t budget_tokens = std::uint64_t{state.num_pages} * state.options.page_tokens;
+    const std::uint64_t budget_tokens = state.kv_tokens;
     const std::uint64_t prompt_tokens = request.prompt.size(),
                         room = std::min<std::uint64_t>(config.context_tokens, budget_tokens);
 
@@ -376,9 +378,15 @@ void EngineState::admit() {
 bool EngineState::has_room(const Generation& next) {
     const std::uint32_t tokens = std::min(static_cast<std::uint32_t>(next.tokens.size()) + 1,
                                           next.tokens_max());
-    const std::uint32_t missing = cache->pages_for(tokens) - cache->pages_for(next.follow_tokens);
+    const std::uint32_t rows = options.step_rows_max,
+                        missing = cache->room_for(tokens, rows) -
+                                  cache->room_for(next.follow_tokens, rows);
     if (missing + running.size() > cache->pages_free()) return false;
-    if (next.follows == 0) next.kv->reserve(tokens);
+    // A sequence with windows never needs whole pages for all of its tokens at once.
+    const std::uint32_t reserved = cache->has_windows()
+                                       ? std::min(tokens, next.kv->num_tokens() + rows)
+                                       : tokens;
+    if (next.follows == 0) next.kv->reserve(reserved);
     return true;
 }
 

@@ -163,6 +163,7 @@ struct EngineState {
     // Only the engine thread uses the members down to the mutex. `cache` is always set, and is
     // created again when the device is replaced.
     std::optional<KvCache> cache;
+    std::uint64_t kv_tokens = 0;  // most tokens of one sequence in the cache; constant
     // running generations, in the order of admission
     std::vector<std::unique_ptr<Generation>> running;
     // round-robin start: index of the decode row that the next step serves first
@@ -227,6 +228,7 @@ struct EngineState {
     void ask_store(Generation& generation);
     void take_stored(FetchedPages& fetched);
     void store_pages(Generation& generation) const;
+    void forget_unseen(Generation& generation) const;
     void wait_for_pages();
 
     // ---- The following functions choose and count drafted tokens (engine_draft.cpp).

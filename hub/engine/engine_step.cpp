@@ -139,7 +139,10 @@ StepShape EngineState::shape_of_step() const {
 // exceeds the whole budget.
 void EngineState::grow_pages() {
     const auto has_pages = [](Generation& one) {
-        return one.kv->reserve(one.kv->num_tokens() + one.step_tokens);
+        const std::uint32_t end = one.kv->num_tokens() + one.step_tokens;
+        if (one.kv->reserve(end)) return true;
+        one.kv->forget_unseen();  // also pages that the store was not offered yet
+        return one.kv->reserve(end);
     };
     for (std::size_t i = 0; i < running.size(); ++i) {
         if (!has_pages(*running[i])) drop_drafted_rows(*running[i]);
@@ -371,6 +374,7 @@ std::vector<FinishedGeneration> EngineState::settle(std::span<Generation* const>
         offer_pages(*generation, result, first_row, num_rows);
         keep_state(*generation, !finished.empty() && finished.back().id == generation->id);
         store_pages(*generation);
+        forget_unseen(*generation);
         first_row += generation->step_tokens;
     }
     return finished;

@@ -70,6 +70,7 @@ void EngineState::take_stored(FetchedPages& pages) {
     const std::uint32_t has = generation.kv->num_tokens();
     generation.kv->publish(std::span<const TokenId>(generation.tokens).first(has),
                            generation.page_workers);
+    generation.kv->forget_unseen();
     const std::uint32_t taken = count_cached(generation);
     generation.stats.cached_tokens_disk += taken;
     {
@@ -98,6 +99,14 @@ void EngineState::store_pages(Generation& generation) const {
              .read = [&](std::span<std::byte> rows) { return kv.read_page(index, rows); }});
         if (!is_taken) return;
     }
+}
+
+// Lets the rows of a generation go that its layers' windows have passed, except those that the
+// store has not been offered yet.
+void EngineState::forget_unseen(Generation& generation) const {
+    const bool is_stored = options.page_store && generation.request.stores_pages &&
+                           generation.offers_pages && options.prefix_cache;
+    generation.kv->forget_unseen(is_stored ? generation.pages_stored : ~0u);
 }
 
 // Waits while all running generations wait for pages of the store.

@@ -87,6 +87,7 @@ struct EngineCounters {
     // kv_pages_cached: published pages that no sequence holds at present
     std::uint32_t running = 0, waiting = 0, running_max = 0, kv_pages_used = 0, kv_pages = 0,
                   kv_pages_cached = 0;
+    std::uint64_t kv_tokens = 0;  // most tokens that one sequence may have in the KV cache
     // experts_waited: sum of the waiting times of all rounds, even if rounds overlap
     Duration step_time{}, experts_waited{};
     StepSplit split;

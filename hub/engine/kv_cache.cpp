@@ -18,26 +18,41 @@ namespace moex {
 static_assert(std::endian::native == std::endian::little,
               "rows leave the cache as they are stored in memory");
 
+namespace {
+
+// Page numbers for each whole page of the budget, where all layers have a window and a page of
+// which nothing is left in memory still has a number.
+constexpr std::uint32_t numbers_per_page = 16;
+
+std::uint32_t largest_window(const ModelConfig& config) {
+    std::uint32_t largest = 0;
+    for (const LayerPlan& plan : config.layers)
+        if (plan.mixer == Mixer::attention) largest = std::max(largest, plan.window);
+    return largest;
+}
+
+std::size_t round_up(std::uint64_t bytes, std::size_t unit) {
+    return (bytes + unit - 1) / unit * unit;
+}
+
+}  // namespace
+
 KvCache::KvCache(const ModelConfig& config, KvCacheOptions options)
     : config_(config),
       options_(options),
-      index_(options.num_pages),
-      holders_(options.num_pages),
-      released_(options.num_pages),
+      window_(options.mover.copy ? 0 : largest_window(config)),
+      index_(lay_out()),
       blocks_(RecurrentShape::of(config)),
       snapshots_(blocks_.shape(), options.snapshot_bytes_max) {
-    for (const LayerPlan& plan : config.layers) {
-        key_layer_.push_back(num_key_layers_);
-        if (plan.mixer == Mixer::attention) ++num_key_layers_;
-    }
     MOEX_CHECK(options.page_tokens > 0, "a page holds at least one token");
-    free_.reserve(options.num_pages);
-    for (std::uint32_t page = options.num_pages; page-- > 0;) free_.push_back(page);
+    for (auto* const counts : {&holders_, &window_holders_}) counts->resize(num_numbers_);
+    for (auto* const times : {&released_, &window_released_}) times->resize(num_numbers_);
+    has_window_.resize(num_numbers_);
+    free_.reserve(num_numbers_);
+    for (std::uint32_t page = num_numbers_; page-- > 0;) free_.push_back(page);
     if (options.num_pages == 0 || options_.mover.copy) return;
 
-    const auto system_page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
-    stride_bytes_ = (page_bytes() + system_page - 1) / system_page * system_page;
-    const std::size_t size = stride_bytes_ * options.num_pages;
+    const std::size_t size = stride_bytes_ * num_numbers_;
     void* const memory = ::mmap(nullptr, size, PROT_READ | PROT_WRITE,
                                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED)
@@ -47,18 +62,64 @@ KvCache::KvCache(const ModelConfig& config, KvCacheOptions options)
     memory_ = {static_cast<std::byte*>(memory), UnmapMemory{size}};
 }
 
+// Finds the place of each layer's rows in a page. Returns the number of page numbers.
+std::uint32_t KvCache::lay_out() {
+    const auto is_windowed = [&](const LayerPlan& plan) { return window_ > 0 && plan.window > 0; };
+    for (const LayerPlan& plan : config_.layers)
+        if (plan.mixer == Mixer::attention)
+            (is_windowed(plan) ? window_bytes_ : main_bytes_) += layer_bytes();
+
+    const auto system_page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+    window_at_ = round_up(main_bytes_, system_page);
+    stride_bytes_ = window_at_ + round_up(window_bytes_, system_page);
+    std::size_t main_at = 0, window_at = window_at_;
+    for (const LayerPlan& plan : config_.layers) {
+        std::size_t& at = is_windowed(plan) ? window_at : main_at;
+        layer_at_.push_back(at);
+        if (plan.mixer == Mixer::attention) at += layer_bytes();
+    }
+
+    num_numbers_ = options_.num_pages;
+    if (window_ > 0)
+        num_numbers_ = static_cast<std::uint32_t>(
+            main_bytes_ > 0 ? options_.num_pages * page_bytes() / main_bytes_
+                            : std::uint64_t{options_.num_pages} * numbers_per_page);
+    return num_numbers_;
+}
+
 void UnmapMemory::operator()(std::byte* memory) const { ::munmap(memory, size_bytes); }
 
 std::uint32_t KvCache::pages_free() const {
-    return static_cast<std::uint32_t>(free_.size() + idle_.size());
+    const std::uint64_t budget = options_.num_pages * page_bytes(),
+                        in_use = used_bytes_ - idle_bytes_;
+    const std::size_t numbers = free_.size() + pages_idle_;
+    if (page_bytes() == 0) return static_cast<std::uint32_t>(numbers);
+    return static_cast<std::uint32_t>(
+        std::min<std::uint64_t>(numbers, (budget - std::min(budget, in_use)) / page_bytes()));
 }
-std::uint32_t KvCache::pages_cached() const { return static_cast<std::uint32_t>(idle_.size()); }
+std::uint32_t KvCache::pages_cached() const { return pages_idle_; }
 std::uint32_t KvCache::pages_for(std::uint32_t num_tokens) const {
     return static_cast<std::uint32_t>((std::uint64_t{num_tokens} + options_.page_tokens - 1) /
                                       options_.page_tokens);
 }
-std::uint64_t KvCache::page_bytes() const {
-    return std::uint64_t{2} * num_key_layers_ * options_.page_tokens * row_bytes();
+
+std::uint32_t KvCache::room_for(std::uint32_t num_tokens, std::uint32_t rows_max) const {
+    const std::uint32_t pages = pages_for(num_tokens);
+    if (window_ == 0) return pages;
+    const std::uint64_t seen = std::min(pages, pages_for(window_ + rows_max) + 1),
+                        bytes = pages * main_bytes_ + seen * window_bytes_;
+    return static_cast<std::uint32_t>((bytes + page_bytes() - 1) / page_bytes());
+}
+
+std::uint64_t KvCache::tokens_max(std::uint32_t rows_max) const {
+    const std::uint64_t whole = std::uint64_t{options_.num_pages} * options_.page_tokens;
+    const std::uint64_t seen = std::uint64_t{pages_for(window_ + rows_max)} + 1;
+    if (window_ == 0 || options_.num_pages <= seen) return whole;
+    const std::uint64_t pages = main_bytes_ == 0
+                                    ? num_numbers_
+                                    : (options_.num_pages * page_bytes() - seen * window_bytes_) /
+                                          main_bytes_;
+    return std::min<std::uint64_t>(pages, num_numbers_) * options_.page_tokens;
 }
 
 std::byte* KvCache::page_data(std::uint32_t page) const {
@@ -66,61 +127,112 @@ std::byte* KvCache::page_data(std::uint32_t page) const {
     return memory_.get() + page * stride_bytes_;
 }
 
-// Returns an unused page, held by one sequence. If no page is free, it evicts the published page
-// that its last holder released longest ago.
+void KvCache::set_idle(std::uint64_t& since, IdlePart part) {
+    since = ++releases_;
+    idle_.emplace(since, part);
+    idle_bytes_ += part_bytes(part.is_window);
+    if (!part.is_window) ++pages_idle_;
+}
+
+void KvCache::end_idle(std::uint64_t since) {
+    const auto found = idle_.find(since);
+    idle_bytes_ -= part_bytes(found->second.is_window);
+    if (!found->second.is_window) --pages_idle_;
+    idle_.erase(found);
+}
+
+// Makes room by the part that its last holder released longest ago.
+void KvCache::evict_oldest() {
+    MOEX_CHECK(!idle_.empty(), "a page was taken for which there was no room");
+    const IdlePart part = idle_.begin()->second;
+    end_idle(idle_.begin()->first);
+    if (part.is_window) return drop_window(part.page);
+    unpublish(part.page);
+    free_page(part.page);
+}
+
+// Returns an unused page, held by one sequence, with both of its parts.
 std::uint32_t KvCache::take_page() {
-    std::uint32_t page = 0;
-    if (!free_.empty()) {
-        page = free_.back();
-        free_.pop_back();
-    } else {
-        page = idle_.begin()->second;
-        idle_.erase(idle_.begin());
-        unpublish(page);
-    }
-    holders_[page] = 1;
+    const std::uint64_t budget = options_.num_pages * page_bytes();
+    while (free_.empty() || used_bytes_ + page_bytes() > budget) evict_oldest();
+    const std::uint32_t page = free_.back();
+    free_.pop_back();
+    holders_[page] = window_holders_[page] = 1;
+    has_window_[page] = 1;
+    used_bytes_ += page_bytes();
     return page;
 }
 
 void KvCache::hold(std::uint32_t page) {
-    if (holders_[page]++ == 0) idle_.erase(released_[page]);
+    if (holders_[page]++ == 0) end_idle(released_[page]);
 }
 
 void KvCache::release(std::uint32_t page) {
     if (--holders_[page] > 0) return;
     if (!index_.holds(page)) return free_page(page);
-    released_[page] = ++releases_;
-    idle_.emplace(released_[page], page);
+    set_idle(released_[page], {page, false});
+}
+
+void KvCache::hold_window(std::uint32_t page) {
+    if (window_bytes_ > 0 && window_holders_[page]++ == 0) end_idle(window_released_[page]);
+}
+
+void KvCache::release_window(std::uint32_t page) {
+    if (window_bytes_ == 0 || --window_holders_[page] > 0) return;
+    if (index_.holds(page))
+        set_idle(window_released_[page], {page, true});
+    else
+        drop_window(page);
+}
+
+// Returns the memory of a page's windows' part, which is not idle, to the system.
+void KvCache::drop_window(std::uint32_t page) {
+    if (memory_) ::madvise(page_data(page) + window_at_, stride_bytes_ - window_at_, MADV_DONTNEED);
+    has_window_[page] = 0;
+    used_bytes_ -= window_bytes_;
+}
+
+// Gives `to`, which has no windows' part, a copy of that of `from`, held by one sequence.
+void KvCache::give_window(std::uint32_t from, std::uint32_t to) {
+    std::memcpy(page_data(to) + window_at_, page_data(from) + window_at_, window_bytes_);
+    has_window_[to] = 1;
+    window_holders_[to] = 1;
+    used_bytes_ += window_bytes_;
 }
 
 void KvCache::copy_page(std::uint32_t from, std::uint32_t to) {
-    if (options_.mover.copy)
-        options_.mover.copy(from, to);
-    else
-        std::memcpy(page_data(to), page_data(from), page_bytes());
+    if (options_.mover.copy) return options_.mover.copy(from, to);
+    std::memcpy(page_data(to), page_data(from), main_bytes_);
+    std::memcpy(page_data(to) + window_at_, page_data(from) + window_at_, window_bytes_);
 }
 
-// Frees a page and returns its memory to the system. The page's next holder gets new memory when it
-// writes.
+// Frees a page that is neither held nor published, and returns its memory to the system. The page's
+// next holder gets new memory when it writes.
 void KvCache::free_page(std::uint32_t page) {
-    if (memory_) ::madvise(page_data(page), stride_bytes_, MADV_DONTNEED);
+    if (window_bytes_ > 0 && has_window_[page]) drop_window(page);
+    if (memory_) ::madvise(page_data(page), window_at_, MADV_DONTNEED);
+    used_bytes_ -= main_bytes_;
     free_.push_back(page);
 }
 
+// Takes a page out of the index. Its windows' part leaves, unless a sequence needs it.
 void KvCache::unpublish(std::uint32_t page) {
     index_.erase(page);
     snapshots_.drop(page);
+    if (window_bytes_ == 0 || !has_window_[page] || window_holders_[page] > 0) return;
+    end_idle(window_released_[page]);
+    drop_window(page);
 }
 
 void KvCache::forget_worker(std::uint64_t worker) {
-    for (std::uint32_t page = 0; page < options_.num_pages; ++page) {
+    for (std::uint32_t page = 0; page < num_numbers_; ++page) {
         if (!index_.holds(page)) continue;
         const std::vector<std::uint64_t>& workers = index_.node_of(page).workers;
         if (!std::binary_search(workers.begin(), workers.end(), worker)) continue;
 
         unpublish(page);
         if (holders_[page] > 0) continue;
-        idle_.erase(released_[page]);
+        end_idle(released_[page]);
         free_page(page);
     }
 }
@@ -145,6 +257,7 @@ KvCache::Sequence::Sequence(Sequence&& other) noexcept
       pages_(std::exchange(other.pages_, {})),
       num_published_(std::exchange(other.num_published_, 0)),
       num_tokens_(std::exchange(other.num_tokens_, 0)),
+      first_window_(std::exchange(other.first_window_, 0)),
       recurrent_(std::move(other.recurrent_)),
       id_(std::exchange(other.id_, 0)) {}
 
@@ -157,6 +270,7 @@ KvCache::Sequence& KvCache::Sequence::operator=(Sequence&& other) noexcept {
         pages_ = std::exchange(other.pages_, {});
         num_published_ = std::exchange(other.num_published_, 0);
         num_tokens_ = std::exchange(other.num_tokens_, 0);
+        first_window_ = std::exchange(other.first_window_, 0);
         recurrent_ = std::move(other.recurrent_);
     }
     return *this;
@@ -179,7 +293,8 @@ bool KvCache::Sequence::reserve(std::uint32_t num_tokens) {
     if (copies) {
         const std::uint32_t page = cache_->take_page();
         cache_->copy_page(pages_[next], page);
-        cache_->release(std::exchange(pages_[next], page));
+        let_go(next);
+        pages_[next] = page;
     } else if (is_begun && cache_->index_.holds(pages_[next])) {
         cache_->unpublish(pages_[next]);
     }
@@ -203,20 +318,46 @@ void KvCache::Sequence::begin_step(std::uint32_t num_rows) {
     recurrent_->begin_step(num_tokens_, num_rows);
 }
 
+// Returns the index of the first page with a position that a window sees from a row at position
+// `num_tokens` on.
+std::uint32_t KvCache::Sequence::first_seen_page(std::uint32_t num_tokens) const {
+    const std::uint32_t window = cache_->window_;
+    return num_tokens < window ? 0 : (num_tokens + 1 - window) / page_tokens();
+}
+
+// Gives back this sequence's hold on its page with number `index`.
+void KvCache::Sequence::let_go(std::uint32_t index) {
+    if (index >= first_window_) cache_->release_window(pages_[index]);
+    cache_->release(pages_[index]);
+}
+
+void KvCache::Sequence::forget_unseen(std::uint32_t pages_max) {
+    if (cache_->window_bytes_ == 0) return;
+    const std::uint32_t end = std::min(first_seen_page(num_tokens_), pages_max);
+    for (; first_window_ < end; ++first_window_) cache_->release_window(pages_[first_window_]);
+}
+
 void KvCache::Sequence::roll_back(std::uint32_t num_tokens) {
     MOEX_CHECK(num_tokens <= num_tokens_,
                text("rolled back to ", num_tokens, " of ", num_tokens_, " tokens"));
 
     if (recurrent_ && num_tokens < num_tokens_ && num_tokens < recurrent_->kept_from())
         num_tokens = 0;
+    // The windows before the new end must still be there.
+    const std::uint32_t seen = first_seen_page(num_tokens);
+    if (num_tokens > 0)
+        for (std::uint32_t i = seen; i < first_window_ && num_tokens > 0; ++i)
+            if (!cache_->has_window_[pages_[i]]) num_tokens = 0;
+    const std::uint32_t kept = cache_->pages_for(num_tokens);
+    for (; num_tokens > 0 && first_window_ > seen; --first_window_)
+        cache_->hold_window(pages_[first_window_ - 1]);
+
     num_tokens_ = num_tokens;
     num_published_ = std::min(num_published_, num_tokens / page_tokens());
-    for (const std::uint32_t kept = cache_->pages_for(num_tokens); pages_.size() > kept;
-         pages_.pop_back())
-        cache_->release(
-            // release the last page first, so that LRU eviction removes a prefix after its
-            // continuations
-            pages_.back());
+    // Release the last page first, so that LRU eviction removes a prefix after its continuations.
+    for (; pages_.size() > kept; pages_.pop_back())
+        let_go(static_cast<std::uint32_t>(pages_.size() - 1));
+    first_window_ = std::min(first_window_, kept);
 }
 
 // Returns the node of the prefix index under which this sequence's next published page is to be
@@ -238,12 +379,39 @@ void KvCache::Sequence::publish(std::span<const TokenId> tokens,
         if (const PrefixIndex::Node* same = index.find(*parent, scope_, ids)) {
             const std::uint32_t page = same->page;
             parent = same->id;
-            cache_->hold(page);
-            cache_->release(std::exchange(pages_[i], page));
+            take_over(i, page);
         } else {
             parent = index.insert(*parent, scope_, ids, pages_[i], page_workers[i]);
         }
     }
+}
+
+// Replaces a page of this sequence by a published one with the same rows.
+void KvCache::Sequence::take_over(std::uint32_t index, std::uint32_t page) {
+    cache_->hold(page);
+    if (cache_->window_bytes_ > 0 && index >= first_window_) {
+        if (cache_->has_window_[page])
+            cache_->hold_window(page);
+        else
+            cache_->give_window(pages_[index], page);
+    }
+    let_go(index);
+    pages_[index] = page;
+}
+
+// Returns true if this sequence can go on behind the published pages `nodes`, which continue it:
+// the windows before their end, and a copy of the recurrent state at it, are still there.
+bool KvCache::Sequence::can_end_at(std::span<const PrefixIndex::Node* const> nodes) const {
+    if (has_state() && !cache_->snapshots_.has(nodes.back()->page)) return false;
+    if (cache_->window_bytes_ == 0) return true;
+    const auto end = num_published_ + static_cast<std::uint32_t>(nodes.size());
+    for (std::uint32_t i = first_seen_page(end * page_tokens()); i < end; ++i) {
+        const bool is_there = i < num_published_
+                                  ? i >= first_window_
+                                  : cache_->has_window_[nodes[i - num_published_]->page] != 0;
+        if (!is_there) return false;
+    }
+    return true;
 }
 
 void KvCache::Sequence::adopt(
@@ -252,7 +420,6 @@ void KvCache::Sequence::adopt(
     if (num_tokens_ != num_published_ * page_tokens()) return;
 
     std::vector<const PrefixIndex::Node*> nodes;
-    std::size_t num_usable = 0;  // with a recurrent state: up to the last page that has a copy
     auto parent = published_end();
     for (std::uint64_t end = num_tokens_ + page_tokens(); parent && end <= tokens.size();
          end += page_tokens()) {
@@ -261,22 +428,29 @@ void KvCache::Sequence::adopt(
         if (!node) break;
         nodes.push_back(node);
         parent = node->id;
-        if (!has_state() || cache_->snapshots_.has(node->page)) num_usable = nodes.size();
     }
-    nodes.resize(num_usable);
+    while (!nodes.empty() && !can_end_at(nodes)) nodes.pop_back();
+    if (nodes.empty()) return;
 
+    // Pages that were reserved and have no rows yet are replaced.
+    for (; pages_.size() > num_published_; pages_.pop_back())
+        let_go(static_cast<std::uint32_t>(pages_.size() - 1));
+    const auto end = num_published_ + static_cast<std::uint32_t>(nodes.size());
+    const std::uint32_t seen = std::max(first_window_, first_seen_page(end * page_tokens()));
     for (const PrefixIndex::Node* node : nodes) {
         cache_->hold(node->page);
-        if (num_published_ < pages_.size())
-            cache_->release(std::exchange(pages_[num_published_], node->page));
-        else
-            pages_.push_back(node->page);
-
+        if (num_published_ >= seen) cache_->hold_window(node->page);
+        pages_.push_back(node->page);
         ++num_published_;
         num_tokens_ += page_tokens();
         if (heard) heard(node->workers);
     }
-    if (nodes.empty() || !has_state()) return;
+    // The pages from before are behind the windows now, as far as they are before `seen`.
+    const auto had = end - static_cast<std::uint32_t>(nodes.size());
+    for (; first_window_ < std::min(seen, had); ++first_window_)
+        cache_->release_window(pages_[first_window_]);
+    first_window_ = seen;
+    if (!has_state()) return;
     if (!recurrent_) recurrent_ = std::make_unique<RecurrentState>(cache_->blocks_);
     recurrent_->restore(cache_->snapshots_.find(nodes.back()->page), num_tokens_);
 }
@@ -290,11 +464,10 @@ void KvCache::Sequence::keep_state() {
 
 std::byte* KvCache::Sequence::head(std::uint32_t layer, bool is_v, std::uint32_t kv_head,
                                    std::uint32_t position) const {
-    const std::size_t run = (std::size_t{cache_->key_layer_[layer]} * 2 + (is_v ? 1 : 0)) *
-                                cache_->config_.num_kv_heads +
-                            kv_head;
-    const std::size_t slot = run * page_tokens() + position % page_tokens();
-    return cache_->page_data(pages_[position / page_tokens()]) + slot * cache_->head_bytes();
+    const std::size_t run = (is_v ? cache_->config_.num_kv_heads : 0) + kv_head,
+                      slot = run * page_tokens() + position % page_tokens();
+    return cache_->page_data(pages_[position / page_tokens()]) + cache_->layer_at_[layer] +
+           slot * cache_->head_bytes();
 }
 
 void KvCache::Sequence::store(std::uint32_t layer, std::uint32_t position, std::span<const float> k,
@@ -388,7 +561,16 @@ Status KvCache::Sequence::read_page(std::uint32_t index, std::span<std::byte> ro
     if (rows.size() != cache_->page_bytes())
         return Error{ErrorCode::payload_size, text("a page has ", cache_->page_bytes(),
                                                    " bytes of rows, not ", rows.size())};
-    std::memcpy(rows.data(), cache_->page_data(pages_[index]), rows.size());
+    const std::uint32_t page = pages_[index];
+    if (!cache_->has_window_[page])
+        return Error{ErrorCode::not_found,
+                     text("page ", index, " of a sequence is behind the window of its layers")};
+    std::byte* to = rows.data();
+    for (std::uint32_t layer = 0; layer < cache_->config_.num_layers; ++layer) {
+        if (!cache_->config_.has_keys(layer)) continue;
+        std::memcpy(to, cache_->page_data(page) + cache_->layer_at_[layer], cache_->layer_bytes());
+        to += cache_->layer_bytes();
+    }
     return {};
 }
 
@@ -402,10 +584,14 @@ Status KvCache::Sequence::append_page(ByteView rows) {
     if (!reserve(num_tokens_ + page_tokens()))
         return Error{ErrorCode::overloaded,
                      text("page ", index, " of a sequence: no page is free")};
-    if (is_here)
-        std::memcpy(cache_->page_data(pages_[index]), rows.data(), rows.size());
-    else
-        MOEX_TRY(cache_->options_.mover.write(pages_[index], rows));
+    if (!is_here) MOEX_TRY(cache_->options_.mover.write(pages_[index], rows));
+    const std::byte* from = rows.data();
+    for (std::uint32_t layer = 0; is_here && layer < cache_->config_.num_layers; ++layer) {
+        if (!cache_->config_.has_keys(layer)) continue;
+        std::memcpy(cache_->page_data(pages_[index]) + cache_->layer_at_[layer], from,
+                    cache_->layer_bytes());
+        from += cache_->layer_bytes();
+    }
     commit(page_tokens());
     return {};
 }

@@ -7,9 +7,15 @@
 // Layers with a gated delta rule have no keys and values. A sequence has a RecurrentState for them
 // (hub/engine/recurrent_state.h). Of such a model a sequence takes over pages only up to a page at
 // whose end a copy of the state was kept.
-// Layout of a page: for each layer with attention, k then v, each [num_kv_heads, page_tokens] heads
-// of kv_head_bytes(). So the rows that attention reads for one kv head are contiguous. Owner: the
-// engine's thread.
+// Layers with a window do not look at rows before it. So a page has two parts in memory: the rows
+// of layers without a window, and those of layers with one. A sequence that has passed a page lets
+// its second part go (forget_unseen()). That part is then dropped, or kept for later sequences as
+// long as there is room, and the budget counts it as free. A sequence takes over pages only where
+// the windows before their end are still there.
+//   window 128, page_tokens 16, 1,000 tokens:  63 first parts, and the second parts of pages 54-62
+// Layout of a part: for each of its layers, k then v, each [num_kv_heads, page_tokens] heads of
+// kv_head_bytes(). So the rows that attention reads for one kv head are contiguous. Where a device
+// stores the rows, it keeps pages whole. Owner: the engine's thread.
 #pragma once
 
 #include <cstdint>
@@ -66,11 +72,21 @@ class KvCache {
     // first use. Throws std::runtime_error when the system refuses the addresses.
     KvCache(const ModelConfig& config, KvCacheOptions options);
 
-    // number of pages that no sequence holds, including published ones
+    // Number of whole pages for which there is room, if everything leaves that no sequence needs.
     std::uint32_t pages_free() const;
     std::uint32_t pages_cached() const;  // number of published pages that no sequence holds
     std::uint32_t pages_for(std::uint32_t num_tokens) const;
-    std::uint64_t page_bytes() const;
+    std::uint64_t page_bytes() const { return main_bytes_ + window_bytes_; }
+    // The room in whole pages that a sequence of `num_tokens` tokens needs at most, if steps add at
+    // most `rows_max` rows and it forgets what it does not see after each. Without windows this is
+    // pages_for().
+    std::uint32_t room_for(std::uint32_t num_tokens, std::uint32_t rows_max) const;
+    // Returns true if a sequence may let parts of its pages go.
+    bool has_windows() const { return window_ > 0; }
+    // The most tokens that one sequence may have in the whole budget, with such steps.
+    std::uint64_t tokens_max(std::uint32_t rows_max) const;
+    // Bytes of all rows in memory: those that sequences need, and those kept for later sequences.
+    std::uint64_t used_bytes() const { return used_bytes_; }
     // Unpublishes every page with rows whose experts `worker` computed, and all pages that continue
     // such a page. A sequence that holds such a page publishes no further pages after it.
     void forget_worker(std::uint64_t worker);
@@ -99,8 +115,12 @@ class KvCache {
         // Adds `num_tokens` tokens to num_tokens(), after their rows were written in all layers.
         void commit(std::uint32_t num_tokens);
         // Removes all tokens from position `num_tokens` on. A sequence becomes empty if its
-        // recurrent state cannot go back to this position, and its tokens must be computed again.
+        // recurrent state cannot go back to this position, or if rows were dropped that a window
+        // sees there. Its tokens must then be computed again.
         void roll_back(std::uint32_t num_tokens);
+        // Lets the rows go that no window sees from num_tokens() on, of the first `pages_max` pages
+        // at most. The sequence may then not be rolled back to an earlier position.
+        void forget_unseen(std::uint32_t pages_max = ~0u);
         // The state of layers with a gated delta rule, for a model that has such layers.
         RecurrentState& recurrent() const { return *recurrent_; }
         // Begins a step of `num_rows` rows after num_tokens(); required for models with a recurrent
@@ -147,7 +167,7 @@ class KvCache {
         std::vector<float> k(std::uint32_t layer, std::uint32_t position) const;
         std::vector<float> v(std::uint32_t layer, std::uint32_t position) const;
         // Copies the rows of the full page with number `index` of this sequence to `rows`, in the
-        // layout of protocol/kv_page.h.
+        // layout of protocol/kv_page.h. Error: not_found if forget_unseen() has let rows of it go.
         Status read_page(std::uint32_t index, std::span<std::byte> rows) const;
         // Appends a full page with such rows. num_tokens() is a multiple of page_tokens(), and
         // grows by it. Errors: payload_size; overloaded if the budget does not suffice; and those
@@ -161,6 +181,10 @@ class KvCache {
         std::byte* head(std::uint32_t layer, bool is_v, std::uint32_t kv_head,
                         std::uint32_t position) const;
         std::vector<float> copy(std::uint32_t layer, bool is_v, std::uint32_t position) const;
+        std::uint32_t first_seen_page(std::uint32_t num_tokens) const;
+        void let_go(std::uint32_t index);
+        void take_over(std::uint32_t index, std::uint32_t page);
+        bool can_end_at(std::span<const PrefixIndex::Node* const> nodes) const;
         bool has_state() const { return cache_->blocks_.shape().num_layers > 0; }
         std::optional<PrefixIndex::NodeId> published_end() const;
         void end();
@@ -170,36 +194,65 @@ class KvCache {
         // number of published pages of this sequence, counted from the first page
         std::uint32_t num_published_ = 0;
         std::uint32_t num_tokens_ = 0;
+        // This sequence needs the windows' part of its pages from this one on.
+        std::uint32_t first_window_ = 0;
         std::unique_ptr<RecurrentState> recurrent_;  // made by begin_step()
         std::uint64_t id_ = 0;  // 0 after the sequence was moved to another object
     };
 
   private:
+    // A part of a page that no sequence needs.
+    struct IdlePart {
+        std::uint32_t page = 0;
+        bool is_window = false;  // the part of layers with a window; false: the page itself
+    };
     std::uint32_t take_page();
+    void evict_oldest();
     void hold(std::uint32_t page);
     void release(std::uint32_t page);
+    void hold_window(std::uint32_t page);
+    void release_window(std::uint32_t page);
+    void drop_window(std::uint32_t page);
+    void give_window(std::uint32_t from, std::uint32_t to);
     void free_page(std::uint32_t page);
     void unpublish(std::uint32_t page);
     void copy_page(std::uint32_t from, std::uint32_t to);
+    void set_idle(std::uint64_t& since, IdlePart part);
+    void end_idle(std::uint64_t since);
+    std::uint64_t part_bytes(bool is_window) const {
+        return is_window ? window_bytes_ : main_bytes_;
+    }
 
+    std::uint32_t lay_out();
     std::byte* page_data(std::uint32_t page) const;
     std::size_t head_bytes() const { return kv_head_bytes(options_.dtype, config_.head_dim); }
     std::size_t row_bytes() const { return config_.num_kv_heads * head_bytes(); }
+    std::size_t layer_bytes() const { return 2 * options_.page_tokens * row_bytes(); }
 
     ModelConfig config_;
     KvCacheOptions options_;
-    std::vector<std::uint32_t> key_layer_;  // [num_layers], counts the layers with attention
-    std::uint32_t num_key_layers_ = 0;
-    // distance of two pages in memory, a multiple of the system's page size
-    std::size_t stride_bytes_ = 0;
+    // The largest window of a layer; 0 if there is none, or if a device stores the rows.
+    std::uint32_t window_ = 0;
+    // [num_layers]: offset of a layer's rows in a page's memory; unused for layers without keys
+    std::vector<std::size_t> layer_at_;
+    std::uint64_t main_bytes_ = 0, window_bytes_ = 0;  // of a page's two parts
+    // offset of the windows' part, and distance of two pages in memory: multiples of the system's
+    // page size
+    std::size_t window_at_ = 0, stride_bytes_ = 0;
+    std::uint32_t num_numbers_ = 0;  // page numbers; more than num_pages if there are windows
+    std::uint64_t used_bytes_ = 0;   // of all parts in memory
+    std::uint64_t idle_bytes_ = 0;   // of the idle ones among them
     std::unique_ptr<std::byte, UnmapMemory> memory_;
 
     PrefixIndex index_;
-    std::vector<std::uint32_t> holders_;  // for each page, the number of sequences that hold it
-    // per page: the value of releases_ when the last holder released the page
-    std::vector<std::uint64_t> released_;
-    // published pages that no sequence holds, keyed by release time (LRU order)
-    std::map<std::uint64_t, std::uint32_t> idle_;
+    // For each page, the number of sequences that hold it, and of those that need its windows' part
+    std::vector<std::uint32_t> holders_, window_holders_;
+    std::vector<std::uint8_t> has_window_;  // for each page: its windows' part is in memory
+    // per page: the values of releases_ when the last holder released its parts
+    std::vector<std::uint64_t> released_, window_released_;
+    // parts of published pages that no sequence needs, keyed by release time (LRU order)
+    std::map<std::uint64_t, IdlePart> idle_;
+    std::uint32_t pages_idle_ = 0;  // whole pages among them
     std::uint64_t releases_ = 0;
     std::vector<std::uint32_t> free_;
     RecurrentBlocks blocks_;

@@ -542,8 +542,7 @@ void HubProgram::offer_lossy_modes(ApiOptions& options) {
 }
 
 void HubProgram::log_ready() const {
-    const std::uint64_t kv_tokens = std::uint64_t{engine_->counters().kv_pages} *
-                                    engine_options_.page_tokens;
+    const std::uint64_t kv_tokens = engine_->counters().kv_tokens;
     log_info("hub: listens", kv("address", server_options_.listen_address),
              kv("port", server_->port()));
     log_info("hub: ready", kv("model", model_.package->name()),
