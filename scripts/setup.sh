@@ -25,12 +25,12 @@ while [ $# -gt 0 ]; do
   shift
 done
 
-boost=1.81 browser=chromium-headless-shell
+boost=1.81 postgres=15 browser=chromium-headless-shell
 if [ -r /etc/os-release ]; then
   # shellcheck disable=SC1091
   case "$(. /etc/os-release; echo "${ID:-}-${VERSION_ID:-}")" in
     debian-12) ;;
-    ubuntu-24.04) boost=1.83 browser= ;;   # its chromium is a snap: set MOEX_CHROMIUM to a browser of your own
+    ubuntu-24.04) boost=1.83 postgres=16 browser= ;;   # its chromium is a snap: set MOEX_CHROMIUM to a browser of your own
     *) echo "setup.sh: this system is not Debian 12 or Ubuntu 24.04; its package names may differ" >&2 ;;
   esac
 fi
@@ -39,14 +39,14 @@ fi
 # holds it to that.
 for_run="g++ cmake ninja-build pkg-config ccache
   libboost$boost-dev libboost-url$boost-dev libssl-dev nlohmann-json3-dev libcli11-dev libtomlplusplus-dev libspdlog-dev
-  libfmt-dev prometheus-cpp-dev libsqlite3-dev liblz4-dev libhwy-dev libpcre2-dev libutf8proc-dev libqrcodegencpp-dev
+  libfmt-dev prometheus-cpp-dev libsqlite3-dev libpq-dev liblz4-dev libhwy-dev libpcre2-dev libutf8proc-dev libqrcodegencpp-dev
   libcurl4-openssl-dev
   emscripten nodejs npm"
 for_worker="libvulkan-dev mesa-vulkan-drivers spirv-tools"
 for_package="dpkg-dev"
 for_tab="$browser"
 for_test="libgtest-dev libgmock-dev librapidcheck-dev clang-14 libclang-rt-14-dev clang-format-14 git
-  haproxy"
+  haproxy postgresql-$postgres"
 for_proxies="nginx-light caddy"
 for_browsers="firefox-esr webkit2gtk-driver xvfb"
 for_lint="$for_run $for_worker libgtest-dev libgmock-dev librapidcheck-dev clang-14 clang-tidy-14 clang-format-14 git"

@@ -7,8 +7,8 @@
 #include <cerrno>
 #include <system_error>
 
-#include "hub/registry/database.h"
-#include "hub/registry/registry_state.h"
+#include "hub/registry/join_token_file.h"
+#include "hub/registry/sqlite_database.h"
 
 namespace moex {
 namespace {
@@ -39,8 +39,8 @@ class PartFile {
 
 Status write_copy(const fs::path& directory, const fs::path& file) {
     MOEX_ASSIGN(token, read_join_token(directory));
-    MOEX_ASSIGN(source, Database::open(directory / "moex.sqlite"));
-    MOEX_ASSIGN(copy, Database::open(file));
+    MOEX_ASSIGN(source, SqliteDatabase::open(directory / "moex.sqlite"));
+    MOEX_ASSIGN(copy, SqliteDatabase::open(file));
     MOEX_TRY(source->copy_to(*copy));
     // One file, without the -wal file that the state folder has beside its database.
     MOEX_TRY(copy->execute(text(

@@ -19,10 +19,11 @@ std::uint64_t count_at(const Statement& row, int column) {
 }
 
 Status add_day(Database& database, const PublicKey& key, std::int64_t day_s, const LentWork& work) {
-    Statement add(database,
-                  "INSERT INTO contributor_days VALUES (?, ?, ?, ?) ON CONFLICT (public_key, "
-                  "day_s) DO UPDATE SET pairs = pairs + excluded.pairs, verified = verified + "
-                  "excluded.verified");
+    Statement add(
+        database,
+        "INSERT INTO contributor_days VALUES (?, ?, ?, ?) ON CONFLICT (public_key, "
+        "day_s) DO UPDATE SET pairs = contributor_days.pairs + excluded.pairs, verified = "
+        "contributor_days.verified + excluded.verified");
     return add.bind(ByteView(key))
         .bind(day_s)
         .bind(stored(work.pairs))
@@ -33,7 +34,8 @@ Status add_day(Database& database, const PublicKey& key, std::int64_t day_s, con
 Status add_to_all(Database& database, std::int64_t day_s, const LentWork& work) {
     Statement add(database,
                   "INSERT INTO work_days VALUES (?, ?, ?) ON CONFLICT (day_s) DO UPDATE SET pairs "
-                  "= pairs + excluded.pairs, verified = verified + excluded.verified");
+                  "= work_days.pairs + excluded.pairs, verified = work_days.verified + "
+                  "excluded.verified");
     return add.bind(day_s).bind(stored(work.pairs)).bind(stored(work.verified)).run();
 }
 
@@ -93,33 +95,41 @@ std::optional<ContributorTotals> totals_of(Database& database, const PublicKey& 
 
 // ---- counting
 
-Status RegistryState::write_contributor(const PublicKey& key, const PendingContributor& delta) {
+namespace {
+
+Status write_contributor(Database& database, const PublicKey& key,
+                         const PendingContributor& delta) {
     {
-        Statement add(*database,
-                      "INSERT INTO contributors VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (public_key) "
-                      "DO UPDATE SET nickname = excluded.nickname, pairs = pairs + "
-                      "excluded.pairs, verified = verified + excluded.verified, last_seen_s = "
-                      "max(last_seen_s, excluded.last_seen_s)");
+        Statement add(
+            database,
+            text("INSERT INTO contributors VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (public_key) DO "
+                 "UPDATE SET nickname = excluded.nickname, pairs = contributors.pairs + "
+                 "excluded.pairs, verified = contributors.verified + excluded.verified, "
+                 "last_seen_s = ",
+                 database.larger(), "(contributors.last_seen_s, excluded.last_seen_s)"));
         LentWork all;
         for (const auto& [day_s, work] : delta.days) all += work;
         add.bind(ByteView(key)).bind(std::string_view(delta.nickname));
         add.bind(stored(all.pairs)).bind(stored(all.verified));
         MOEX_TRY(add.bind(delta.seen_s).bind(delta.seen_s).run());
     }
-    for (const auto& [day_s, work] : delta.days) MOEX_TRY(add_day(*database, key, day_s, work));
+    for (const auto& [day_s, work] : delta.days) MOEX_TRY(add_day(database, key, day_s, work));
     return {};
 }
 
-Status RegistryState::write_contributions(const Pending& pending) {
-    for (const auto& [day_s, work] : pending.work) MOEX_TRY(add_to_all(*database, day_s, work));
-    for (const auto& [key, delta] : pending.contributors) MOEX_TRY(write_contributor(key, delta));
+}  // namespace
+
+Status write_contributions(Database& database, const Pending& pending) {
+    for (const auto& [day_s, work] : pending.work) MOEX_TRY(add_to_all(database, day_s, work));
+    for (const auto& [key, delta] : pending.contributors)
+        MOEX_TRY(write_contributor(database, key, delta));
     if (pending.contributors.empty()) return {};
 
-    Statement forget(*database,
+    Statement forget(database,
                      "DELETE FROM contributors WHERE public_key IN (SELECT public_key FROM "
-                     "contributors ORDER BY last_seen_s DESC LIMIT -1 OFFSET ?)");
+                     "contributors ORDER BY last_seen_s DESC LIMIT 1000000 OFFSET ?)");
     MOEX_TRY(forget.bind(contributors_stored_max).run());
-    Statement forget_days(*database, "DELETE FROM contributor_days WHERE day_s < ?");
+    Statement forget_days(database, "DELETE FROM contributor_days WHERE day_s < ?");
     return forget_days.bind(lent_day_of(unix_now_s()) - days_kept * day_length_s).run();
 }
 
@@ -143,9 +153,10 @@ void Registry::add_contribution(const PublicKey& key, std::string_view nickname,
 
 Contributions Registry::contributions(const std::optional<PublicKey>& mine,
                                       std::int64_t now_s) const {
-    const std::lock_guard lock(state_->database_mutex);
-    Database& database = *state_->database;
     Contributions found;
+    const auto session = state_->store->session();
+    if (!session.ok()) return found;
+    Database& database = **session;
     {
         Statement select(database, "SELECT count(*) FROM contributors");
         if (select.step()) found.contributors = count_at(select, 0);
@@ -175,9 +186,9 @@ Contributions Registry::contributions(const std::optional<PublicKey>& mine,
 
 Status Registry::forget_contributor(const PublicKey& key) {
     state_->commit_pending();
-    const std::lock_guard lock(state_->database_mutex);
-    // A trigger of the database also deletes the records of the contributor's days.
-    Statement remove(*state_->database, "DELETE FROM contributors WHERE public_key = ?");
+    MOEX_ASSIGN(session, state_->store->session());
+    // The schema also deletes the records of the contributor's days.
+    Statement remove(*session, "DELETE FROM contributors WHERE public_key = ?");
     return remove.bind(ByteView(key)).run();
 }
 

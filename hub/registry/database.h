@@ -1,11 +1,10 @@
-// RAII wrappers of sqlite3: a connection, statements, transactions. Errors are returned as values
-// with sqlite's own message.
-// Owner: the holder of the database's mutex (in the registry or in the bans); these classes are not
-// thread-safe.
+// A connection to a database, its statements and its transactions, for both stores
+// (sqlite_database.h and postgres_database.h). Errors are returned as values with the database's
+// own message. The SQL of this room is what both understand; the few words that differ are asked of
+// the Database. Owner: one thread at a time, which a Session (store.h) lends the connection to.
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -13,62 +12,70 @@
 #include "protocol/bytes.h"
 #include "protocol/result.h"
 
-struct sqlite3;
-struct sqlite3_stmt;
-
 namespace moex {
 
-class Database;
+// A statement as one kind of database prepares it. Parameters are '?', bound in order.
+class PreparedStatement {
+  public:
+    virtual ~PreparedStatement() = default;
+    virtual void bind(std::int64_t value) = 0;
+    virtual void bind(std::string_view value) = 0;
+    virtual void bind(ByteView value) = 0;
+    virtual bool step() = 0;
+    virtual Status status() const = 0;
+    virtual std::int64_t integer(int column) const = 0;
+    virtual std::string text_column(int column) const = 0;
+    virtual Bytes blob(int column) const = 0;
+    virtual std::int64_t num_changed() const = 0;
+};
+
+class Database {
+  public:
+    virtual ~Database() = default;
+    // Runs any number of SQL statements without parameters.
+    virtual Status execute(const std::string& sql) = 0;
+    virtual std::unique_ptr<PreparedStatement> prepare(std::string_view sql) = 0;
+    // Begins a transaction. One transaction runs at a time, over all connections and processes, so
+    // that a transaction may read a row and then write it, and none waits in a circle.
+    virtual Status begin() = 0;
+    virtual Status commit() = 0;
+    // The number of the last migration step that was taken; 0: none.
+    virtual Result<std::int64_t> schema_version() = 0;
+    virtual Status set_schema_version(std::int64_t number, std::string_view name) = 0;
+    // The functions that return the larger and the smaller of two values.
+    virtual std::string_view larger() const = 0;
+    virtual std::string_view smaller() const = 0;
+};
 
 // A prepared statement that is used once: bind the parameters in order, then step or run.
 class Statement {
   public:
-    Statement(Database& database, std::string_view sql);
-    Statement(const Statement&) = delete;
-    Statement& operator=(const Statement&) = delete;
-    ~Statement();
+    Statement(Database& database, std::string_view sql) : prepared_(database.prepare(sql)) {}
     Statement& bind(std::int64_t value);
     Statement& bind(std::string_view value);
     Statement& bind(ByteView value);
     // Advances to the next row; returns false after the last row and after an error (see status()).
-    bool step();
+    bool step() { return prepared_->step(); }
     Status run();  // executes the statement to its end
-    Status status() const;
-    std::int64_t integer(int column) const;
-    std::string text_column(int column) const;
-    Bytes blob(int column) const;
+    Status status() const { return prepared_->status(); }
+    std::int64_t integer(int column) const { return prepared_->integer(column); }
+    std::string text_column(int column) const { return prepared_->text_column(column); }
+    Bytes blob(int column) const { return prepared_->blob(column); }
+    // Number of rows that the statement inserted, updated or deleted, after run().
+    std::int64_t num_changed() const { return prepared_->num_changed(); }
 
   private:
-    Database& database_;
-    sqlite3_stmt* handle_ = nullptr;
-    int next_parameter_ = 1;
-    int result_ = 0;
+    std::unique_ptr<PreparedStatement> prepared_;
 };
 
-// A connection to one sqlite file.
-class Database {
-  public:
-    static Result<std::unique_ptr<Database>> open(const std::filesystem::path& file);
-    Database(const Database&) = delete;
-    Database& operator=(const Database&) = delete;
-    ~Database();
-    Status execute(const std::string& sql);  // runs any number of SQL statements without parameters
-    // Replaces the content of `target` by a snapshot of this database. Other connections may write
-    // while the copy runs.
-    Status copy_to(Database& target);
-    std::string message() const;  // sqlite's message of the last error
-    sqlite3* handle() const { return handle_; }
-
-  private:
-    explicit Database(sqlite3* handle) : handle_(handle) {}
-    sqlite3* handle_;
-};
-
-// A transaction (BEGIN IMMEDIATE) that is rolled back unless it is committed.
+// A transaction that is rolled back unless it is committed.
 class Transaction {
   public:
     explicit Transaction(Database& database);
+    Transaction(const Transaction&) = delete;
+    Transaction& operator=(const Transaction&) = delete;
     ~Transaction();
+    Status begun() const { return begun_; }
     Status commit();
 
   private:

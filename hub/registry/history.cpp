@@ -12,17 +12,20 @@ constexpr std::size_t minutes_waiting_max = 60;
 
 // Adds the record of a minute to the stored record, if there is one: a minute in which the hub was
 // restarted has two records.
-Status RegistryState::write_minute(const HistoryMinute& minute) {
+Status write_minute(Database& database, const HistoryMinute& minute) {
+    const std::string_view larger = database.larger(), smaller = database.smaller();
     {
-        Statement add(*database,
-                      "INSERT INTO history VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT "
-                      "(minute_s) DO UPDATE SET answer_tokens = answer_tokens + "
-                      "excluded.answer_tokens, answers = answers + excluded.answers, "
-                      "first_token_us = first_token_us + excluded.first_token_us, call_p50_us = "
-                      "max(call_p50_us, excluded.call_p50_us), call_p99_us = max(call_p99_us, "
-                      "excluded.call_p99_us), workers = max(workers, excluded.workers), covered "
-                      "= min(covered, excluded.covered), units = excluded.units, call_p999_us = "
-                      "max(call_p999_us, excluded.call_p999_us)");
+        Statement add(
+            database,
+            text("INSERT INTO history VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (minute_s) "
+                 "DO UPDATE SET answer_tokens = history.answer_tokens + excluded.answer_tokens, "
+                 "answers = history.answers + excluded.answers, first_token_us = "
+                 "history.first_token_us + excluded.first_token_us, call_p50_us = ",
+                 larger, "(history.call_p50_us, excluded.call_p50_us), call_p99_us = ", larger,
+                 "(history.call_p99_us, excluded.call_p99_us), workers = ", larger,
+                 "(history.workers, excluded.workers), covered = ", smaller,
+                 "(history.covered, excluded.covered), units = excluded.units, call_p999_us = ",
+                 larger, "(history.call_p999_us, excluded.call_p999_us)"));
         add.bind(minute.minute_s);
         for (const std::uint64_t value :
              {minute.answer_tokens, minute.answers, minute.first_token_us, minute.call_p50_us,
@@ -31,7 +34,7 @@ Status RegistryState::write_minute(const HistoryMinute& minute) {
             add.bind(static_cast<std::int64_t>(value));
         MOEX_TRY(add.run());
     }
-    Statement forget(*database, "DELETE FROM history WHERE minute_s < ?");
+    Statement forget(database, "DELETE FROM history WHERE minute_s < ?");
     return forget.bind(minute.minute_s - kept_s).run();
 }
 
@@ -43,9 +46,10 @@ void Registry::record_minute(const HistoryMinute& minute) {
 
 std::vector<HistoryMinute> Registry::history(std::int64_t from_s) const {
     state_->commit_pending();
-    const std::lock_guard lock(state_->database_mutex);
     std::vector<HistoryMinute> minutes;
-    Statement select(*state_->database,
+    const auto session = state_->store->session();
+    if (!session.ok()) return minutes;
+    Statement select(**session,
                      "SELECT minute_s, answer_tokens, answers, first_token_us, call_p50_us, "
                      "call_p99_us, workers, covered, units, call_p999_us FROM history WHERE "
                      "minute_s >= ? ORDER BY minute_s");

@@ -59,9 +59,9 @@ Result<std::string> random_key(std::string_view prefix) {
     return key;
 }
 
-Status RegistryState::load_keys() {
+Status RegistryState::load_keys(Database& database) {
     std::vector<StoredKey> loaded;
-    Statement select(*database,
+    Statement select(database,
                      "SELECT key_sha256, role, name, created_s, tokens_per_minute, expires_s, "
                      "revoked_s FROM keys ORDER BY created_s, key_sha256");
     while (select.step()) {
@@ -92,15 +92,15 @@ void RegistryState::say_keys_changed() {
         const std::lock_guard lock(pending_mutex);
         keys_changed = true;
     }
-    wake.notify_all();
+    wake.set();
 }
 
 Status RegistryState::insert_key(const KeyHash& hash, const KeyWish& wish) {
     MOEX_TRY(check_name(wish.name));
     {
-        const std::lock_guard lock(database_mutex);
+        MOEX_ASSIGN(session, store->session());
         {
-            Statement insert(*database,
+            Statement insert(*session,
                              "INSERT INTO keys (key_sha256, role, name, created_s, "
                              "tokens_per_minute, expires_s) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT "
                              "(key_sha256) DO UPDATE SET role = excluded.role, name = "
@@ -112,7 +112,7 @@ Status RegistryState::insert_key(const KeyHash& hash, const KeyWish& wish) {
             insert.bind(static_cast<std::int64_t>(wish.tokens_per_minute)).bind(wish.expires_s);
             MOEX_TRY(insert.run());
         }
-        MOEX_TRY(load_keys());
+        MOEX_TRY(load_keys(*session));
     }
     say_keys_changed();
     return {};
@@ -121,9 +121,9 @@ Status RegistryState::insert_key(const KeyHash& hash, const KeyWish& wish) {
 // Revokes all keys of this role and name except the key with the hash `hash`.
 Status RegistryState::end_others(const KeyHash& hash, Role role, std::string_view name) {
     {
-        const std::lock_guard lock(database_mutex);
+        MOEX_ASSIGN(session, store->session());
         {
-            Statement end(*database,
+            Statement end(*session,
                           "UPDATE keys SET revoked_s = ? WHERE role = ? AND name = ? AND "
                           "key_sha256 <> ? AND revoked_s = 0");
             MOEX_TRY(end.bind(unix_now_s())
@@ -132,7 +132,7 @@ Status RegistryState::end_others(const KeyHash& hash, Role role, std::string_vie
                          .bind(ByteView(hash.bytes))
                          .run());
         }
-        MOEX_TRY(load_keys());
+        MOEX_TRY(load_keys(*session));
     }
     say_keys_changed();
     return {};
@@ -187,9 +187,9 @@ Status Registry::set_key(Role role, std::string_view name, std::string_view key)
 
 Result<KeyInfo> Registry::revoke_key(std::string_view id_or_name) {
     {
-        const std::lock_guard lock(state_->database_mutex);
         // Reads the stored keys again, since another process may just have made the key.
-        MOEX_TRY(state_->load_keys());
+        MOEX_ASSIGN(session, state_->store->session());
+        MOEX_TRY(state_->load_keys(*session));
     }
     std::vector<KeyInfo> meant;
     for (const KeyInfo& key : keys()) {
@@ -215,17 +215,24 @@ Result<KeyInfo> Registry::revoke_key(std::string_view id_or_name) {
         return key;
     }
     {
-        const std::lock_guard lock(state_->database_mutex);
+        const std::optional<KeyHash> hash = state_->hash_of(key.id);
+        MOEX_ASSIGN(session, state_->store->session());
         {
-            Statement end(*state_->database,
-                          "UPDATE keys SET revoked_s = ? WHERE lower(hex(substr(key_sha256, 1, "
-                          "4))) = ? AND revoked_s = 0");
-            MOEX_TRY(end.bind(unix_now_s()).bind(std::string_view(key.id)).run());
+            Statement end(*session,
+                          "UPDATE keys SET revoked_s = ? WHERE key_sha256 = ? AND revoked_s = 0");
+            MOEX_TRY(end.bind(unix_now_s()).bind(ByteView(hash.value().bytes)).run());
         }
-        MOEX_TRY(state_->load_keys());
+        MOEX_TRY(state_->load_keys(*session));
     }
     state_->say_keys_changed();
     return key;
+}
+
+std::optional<KeyHash> RegistryState::hash_of(std::string_view id) const {
+    const std::lock_guard lock(keys_mutex);
+    for (const StoredKey& stored : keys)
+        if (stored.info.id == id) return stored.hash;
+    return std::nullopt;
 }
 
 std::vector<KeyInfo> Registry::keys() const {
@@ -243,7 +250,7 @@ std::optional<KeyInfo> Registry::find_key(std::string_view key) const {
     // Compare with all keys without an early exit: constant time.
     for (const StoredKey& stored : state_->keys)
         if (stored.hash == hash) found = &stored;
-    if (!found || !found->info.opens(now_s)) return std::nullopt;
+    if (!found || !found->info.opens(now_s) || !state_->keys_are_good()) return std::nullopt;
     return found->info;
 }
 
@@ -253,6 +260,7 @@ std::optional<Role> Registry::key_role(std::string_view key) const {
 }
 
 bool Registry::key_opens(std::string_view id) const {
+    if (!state_->keys_are_good()) return false;
     const std::int64_t now_s = unix_now_s();
     const std::lock_guard lock(state_->keys_mutex);
     return std::any_of(state_->keys.begin(), state_->keys.end(), [&](const StoredKey& stored) {
@@ -298,30 +306,39 @@ void Registry::watch_keys(std::function<void()> watcher) {
     state_->watcher = std::move(watcher);
 }
 
-// Polls for changes of keys by other processes, and for keys that expired since the last poll;
+Status RegistryState::read_again() {
+    MOEX_ASSIGN(session, store->session());
+    if (shared_bans) MOEX_TRY(shared_bans->read(*session));
+    return load_keys(*session);
+}
+
+// Looks for changes of keys by other processes, and for keys that expired since the last look;
 // calls the watcher if a key has changed or expired.
-void RegistryState::look_at_keys() {
-    bool changed = false;
-    {
-        const std::lock_guard lock(database_mutex);
-        Statement select(*database, "PRAGMA data_version");
-        const std::int64_t version = select.step() ? select.integer(0) : data_version;
-        if (version != std::exchange(data_version, version)) {
-            changed = true;
-            if (const Status loaded = load_keys(); !loaded.ok())
-                log_rarely(LogLevel::error, "registry: keys not read again",
-                           kv("error", loaded.error().message));
-        }
+void RegistryState::look_at_store() {
+    const Store::Looked looked = store->look();
+    is_away = !looked.answers;
+    if (looked.answers && store->is_shared()) keys_good_until = now_steady() + keys_good_for;
+    if (shared_bans && looked.answers)
+        if (const Status written = shared_bans->write_waiting(); !written.ok())
+            log_rarely(LogLevel::error, "registry: a ban waits for the store",
+                       kv("error", written.error().message));
+
+    bool changed = looked.changed || must_read;
+    if (changed) {
+        const Status read = read_again();
+        must_read = !read.ok();
+        if (!read.ok())
+            log_rarely(LogLevel::error, "registry: keys not read again",
+                       kv("error", read.error().message));
+        // Another process may have replaced the join token, too.
+        if (const Status token = read_join_token_again(); !token.ok())
+            log_rarely(LogLevel::error, "registry: join token not read",
+                       kv("error", token.error().message));
     }
 
     const std::int64_t now_s = unix_now_s();
     {
         const std::lock_guard lock(keys_mutex);
-        // Another process may have replaced the join token, too.
-        if (changed && !std::exchange(join_token, {}).empty())
-            if (const auto token = load_join_token(); !token.ok())
-                log_rarely(LogLevel::error, "registry: join token not read",
-                           kv("error", token.error().message));
         for (const StoredKey& key : keys) {
             const std::int64_t expires_s = key.info.expires_s;
             changed |= expires_s > expiries_seen_s && expires_s <= now_s;
@@ -334,10 +351,13 @@ void RegistryState::look_at_keys() {
     }
 
     if (!changed) return;
-    const std::lock_guard watching(watcher_mutex);
-    if (watcher) watcher();
-    // The watcher has ended what revoked keys had begun, so other processes may be told now.
-    if (lock) lock->confirm_keys(keys_digest());
+    {
+        const std::lock_guard watching(watcher_mutex);
+        if (watcher) watcher();
+        // The watcher has ended what revoked keys had begun, so other processes may be told now.
+        if (lock) lock->confirm_keys(keys_digest());
+    }
+    renew_membership(true);
 }
 
 Sha256 RegistryState::keys_digest() const {
@@ -355,22 +375,33 @@ void Registry::keep(StateLock lock) {
     state_->lock = std::move(lock);
 }
 
+// Returns true if every hub that uses this store uses the keys as this process read them.
+bool RegistryState::keys_are_seen() {
+    {
+        const auto session = store->session();
+        if (!session.ok() || !load_keys(**session).ok()) return false;
+    }
+    const Sha256 digest = keys_digest();
+    if (!membership) {
+        const auto holder = StateLock::holder(directory);
+        return !holder || holder->keys == digest;
+    }
+    const auto members = membership->watch();
+    return members.ok() && std::ranges::all_of(*members, [&](const Member& member) {
+               return member.left_ms <= 0 || member.keys_seen == to_hex(digest);
+           });
+}
+
 bool Registry::wait_until_seen(Duration within) {
-    // The system has no event for a change of another process's memory; the holder publishes within
-    // a tenth of a second.
+    // There is no event for a change of another process's memory; a hub publishes within a tenth of
+    // a second.
     constexpr auto pause = 5ms;
     const TimePoint end = now_steady() + within;
-    for (;;) {
-        const auto holder = StateLock::holder(state_->directory);
-        if (!holder) return true;
-        {
-            const std::lock_guard lock(state_->database_mutex);
-            if (const Status loaded = state_->load_keys(); !loaded.ok()) return false;
-        }
-        if (holder->keys == state_->keys_digest()) return true;
+    while (!state_->keys_are_seen()) {
         if (now_steady() >= end) return false;
         std::this_thread::sleep_for(pause);
     }
+    return true;
 }
 
 }  // namespace moex

@@ -6,27 +6,21 @@
 namespace moex {
 namespace {
 
-Result<std::int64_t> version_of(Database& database) {
-    Statement select(database, "PRAGMA user_version");
-    const std::int64_t version = select.step() ? select.integer(0) : 0;
-    MOEX_TRY(select.status());
-    return version;
-}
-
 Status take(Database& database, const Migration& step) {
     Transaction transaction(database);
-    MOEX_ASSIGN(version, version_of(database));
+    MOEX_TRY(transaction.begun());
+    MOEX_ASSIGN(version, database.schema_version());
     if (version >= step.number) return {};  // another process has just taken this step
 
     MOEX_TRY(database.execute(std::string(step.sql)));
-    MOEX_TRY(database.execute(text("PRAGMA user_version=", step.number)));
+    MOEX_TRY(database.set_schema_version(step.number, step.name));
     return transaction.commit();
 }
 
 }  // namespace
 
 Status check_schema(Database& database, std::span<const Migration> steps) {
-    MOEX_ASSIGN(found, version_of(database));
+    MOEX_ASSIGN(found, database.schema_version());
     const std::int64_t known = steps.empty() ? 0 : steps.back().number;
     if (found <= known) return {};
     return Error{ErrorCode::unsupported, text("schema version ", found, ", this hub knows ", known,
@@ -35,7 +29,7 @@ Status check_schema(Database& database, std::span<const Migration> steps) {
 
 Status migrate(Database& database, std::span<const Migration> steps) {
     MOEX_TRY(check_schema(database, steps));
-    MOEX_ASSIGN(found, version_of(database));
+    MOEX_ASSIGN(found, database.schema_version());
     for (const Migration& step : steps) {
         if (step.number <= found) continue;
         if (const Status taken = take(database, step); !taken.ok())

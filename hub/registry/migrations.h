@@ -1,6 +1,7 @@
-// The schema of the state database as numbered steps: hub/registry/migrations/NNNN_words.sql, from
-// 0001 without gaps. A database records the number of the last step that it took (sqlite's
-// user_version). A released step is never edited; a later change is a new step.
+// The schema of a store as numbered steps, from 0001 without gaps: migrations/NNNN_words.sql for
+// sqlite, migrations/postgres/NNNN_words.sql for PostgreSQL. A database records the last step that
+// it took (sqlite's user_version, the table schema_steps of PostgreSQL). A released step is never
+// edited; a later change is a new step.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +19,8 @@ struct Migration {
     std::string_view name;  // the step's file name without ".sql"
     std::string_view sql;
 };
-std::span<const Migration> registry_migrations();
+std::span<const Migration> registry_migrations();  // sqlite
+std::span<const Migration> postgres_migrations();  // hub/registry/migrations/postgres
 
 // Checks that `database` took no step that this program does not know (error `unsupported`).
 Status check_schema(Database& database, std::span<const Migration> steps);

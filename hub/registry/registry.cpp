@@ -3,8 +3,9 @@
 #include <ctime>
 
 #include "hub/base/log.h"
-#include "hub/registry/migrations.h"
+#include "hub/registry/postgres_store.h"
 #include "hub/registry/registry_state.h"
+#include "hub/registry/sqlite_store.h"
 #include "hub/registry/state_files.h"
 #include "protocol/thread_name.h"
 
@@ -19,9 +20,7 @@ constexpr std::int64_t workers_stored_max = 10'000;
 // it connects the next time.
 constexpr std::size_t pending_workers_max = 4'096;
 
-// Keys are polled after each pause, counts are committed after four pauses.
-constexpr auto pause_between_looks = 100ms;
-constexpr std::uint32_t looks_per_commit = 4;
+constexpr Duration pause_between_looks = 100ms, pause_between_commits = 400ms;
 
 std::int64_t day_of(std::int64_t time_s) { return time_s - time_s % 86'400; }
 
@@ -29,64 +28,17 @@ std::int64_t day_of(std::int64_t time_s) { return time_s - time_s % 86'400; }
 
 std::int64_t unix_now_s() { return std::time(nullptr); }
 
-Status RegistryState::prepare() {
-    MOEX_TRY(
-        database->execute("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; PRAGMA "
-                          "foreign_keys=ON; PRAGMA trusted_schema=OFF;"));
+namespace {
 
-    MOEX_TRY(migrate(*database, registry_migrations()));
-    const std::lock_guard guard(database_mutex);
-    MOEX_TRY(restore_join_token());
-    Statement version(*database, "PRAGMA data_version");
-    if (version.step()) data_version = version.integer(0);
-    expiries_seen_s = unix_now_s();
-    return load_keys();
-}
-
-Status RegistryState::write_pending(const Pending& pending) {
-    Transaction transaction(*database);
-    for (const auto& [name, delta] : pending.counters) {
-        Statement add(*database,
-                      "INSERT INTO counters VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET "
-                      "value = value + excluded.value");
-        MOEX_TRY(add.bind(std::string_view(name)).bind(static_cast<std::int64_t>(delta)).run());
-    }
-
-    for (const auto& [key, delta] : pending.workers) MOEX_TRY(write_worker(key, delta));
-    if (!pending.workers.empty()) {
-        Statement forget(*database,
-                         "DELETE FROM workers WHERE worker_key IN (SELECT worker_key FROM "
-                         "workers ORDER BY last_seen_s DESC LIMIT -1 OFFSET ?)");
-        MOEX_TRY(forget.bind(workers_stored_max).run());
-    }
-
-    for (const HistoryMinute& minute : pending.minutes) MOEX_TRY(write_minute(minute));
-    MOEX_TRY(write_contributions(pending));
-    for (const auto& [key_and_day, use] : pending.token_use) {
-        Statement add(*database,
-                      "INSERT INTO token_use VALUES (?, ?, ?, ?, ?) ON CONFLICT (key_id, day_s) DO "
-                      "UPDATE SET requests = requests + excluded.requests, prompt_tokens = "
-                      "prompt_tokens + excluded.prompt_tokens, answer_tokens = answer_tokens + "
-                      "excluded.answer_tokens");
-        add.bind(std::string_view(key_and_day.first)).bind(key_and_day.second);
-        MOEX_TRY(add.bind(static_cast<std::int64_t>(use.requests))
-                     .bind(static_cast<std::int64_t>(use.prompt_tokens))
-                     .bind(static_cast<std::int64_t>(use.answer_tokens))
-                     .run());
-    }
-    return transaction.commit();
-}
-
-Status RegistryState::write_worker(const std::string& key, const WorkerRecord& delta) {
-    Statement add(*database,
-                  "INSERT INTO workers VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT "
-                  "(worker_key) DO UPDATE SET nickname = excluded.nickname, "
-                  "description = excluded.description, pairs_answered = pairs_answered + "
-                  "excluded.pairs_answered, "
-                  "bytes_sent = bytes_sent + excluded.bytes_sent, bad_answers = "
-                  "bad_answers + excluded.bad_answers, "
-                  "last_seen_s = max(last_seen_s, excluded.last_seen_s)");
-
+Status write_worker(Database& database, const std::string& key, const WorkerRecord& delta) {
+    Statement add(
+        database,
+        text("INSERT INTO workers VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (worker_key) DO "
+             "UPDATE SET nickname = excluded.nickname, description = excluded.description, "
+             "pairs_answered = workers.pairs_answered + excluded.pairs_answered, bytes_sent = "
+             "workers.bytes_sent + excluded.bytes_sent, bad_answers = workers.bad_answers + "
+             "excluded.bad_answers, last_seen_s = ",
+             database.larger(), "(workers.last_seen_s, excluded.last_seen_s)"));
     add.bind(std::string_view(key))
         .bind(std::string_view(delta.nickname))
         .bind(std::string_view(delta.description));
@@ -98,27 +50,90 @@ Status RegistryState::write_worker(const std::string& key, const WorkerRecord& d
         .run();
 }
 
-void RegistryState::commit_pending() {
-    const std::lock_guard database_lock(database_mutex);
-    Pending taken;
-    {
-        const std::lock_guard lock(pending_mutex);
-        std::swap(taken, pending);
+Status write_use(Database& database, const std::string& key_id, std::int64_t day_s,
+                 const TokenUse& use) {
+    Statement add(database,
+                  "INSERT INTO token_use VALUES (?, ?, ?, ?, ?) ON CONFLICT (key_id, day_s) DO "
+                  "UPDATE SET requests = token_use.requests + excluded.requests, prompt_tokens = "
+                  "token_use.prompt_tokens + excluded.prompt_tokens, answer_tokens = "
+                  "token_use.answer_tokens + excluded.answer_tokens");
+    add.bind(std::string_view(key_id)).bind(day_s);
+    return add.bind(static_cast<std::int64_t>(use.requests))
+        .bind(static_cast<std::int64_t>(use.prompt_tokens))
+        .bind(static_cast<std::int64_t>(use.answer_tokens))
+        .run();
+}
+
+Status write_counts(Database& database, const Pending& counts) {
+    for (const auto& [name, delta] : counts.counters) {
+        Statement add(database,
+                      "INSERT INTO counters VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = "
+                      "counters.value + excluded.value");
+        MOEX_TRY(add.bind(std::string_view(name)).bind(static_cast<std::int64_t>(delta)).run());
     }
-    if (taken.empty()) return;
 
-    const Status written = write_pending(taken);
-    writes_fail = !written.ok();
-    if (written.ok()) return;
+    for (const auto& [key, delta] : counts.workers) MOEX_TRY(write_worker(database, key, delta));
+    if (!counts.workers.empty()) {
+        Statement forget(database,
+                         "DELETE FROM workers WHERE worker_key IN (SELECT worker_key FROM "
+                         "workers ORDER BY last_seen_s DESC LIMIT 1000000 OFFSET ?)");
+        MOEX_TRY(forget.bind(workers_stored_max).run());
+    }
 
-    // A full disk must not stop the hub. The token use of keys is kept for the next attempt. All
-    // other counts are lost, and the log reports it.
-    log_rarely(LogLevel::error,
-               "registry: the state cannot be written; token use of keys is written later, other "
-               "counts of this moment are lost",
-               kv("error", written.error().message));
+    for (const HistoryMinute& minute : counts.minutes) MOEX_TRY(write_minute(database, minute));
+    MOEX_TRY(write_contributions(database, counts));
+    MOEX_TRY(return_tokens(database, counts.tokens_back));
+    for (const auto& [key_and_day, use] : counts.token_use)
+        MOEX_TRY(write_use(database, key_and_day.first, key_and_day.second, use));
+    return {};
+}
+
+}  // namespace
+
+Status RegistryState::write_batch() {
+    MOEX_ASSIGN(session, store->session());
+    Transaction transaction(*session);
+    MOEX_TRY(transaction.begun());
+    MOEX_ASSIGN(is_new, store->begin_batch(*session, batch_number));
+    if (is_new) MOEX_TRY(write_counts(*session, batch));
+    return transaction.commit();
+}
+
+// Writes all counts that wait. A batch whose fate is unknown goes first.
+void RegistryState::commit_pending() {
+    const std::lock_guard committing(commit_mutex);
+    for (;;) {
+        if (batch.empty()) {
+            const std::lock_guard lock(pending_mutex);
+            if (pending.empty()) return;
+            std::swap(batch, pending);
+            ++batch_number;
+        }
+
+        const Status written = write_batch();
+        if (!written.ok() && written.error().code == ErrorCode::unavailable) {
+            log_rarely(LogLevel::warn, "registry: counts wait for the store",
+                       kv("error", written.error().message));
+            return;
+        }
+        writes_fail = !written.ok();
+        if (!written.ok()) {
+            log_rarely(LogLevel::error,
+                       "registry: the state cannot be written; token use of keys is written later, "
+                       "other counts of this moment are lost",
+                       kv("error", written.error().message));
+            return keep_token_use();
+        }
+        batch = {};
+    }
+}
+
+// A full disk must not stop the hub. The token use of keys is kept for the next attempt. All other
+// counts of the batch are lost.
+void RegistryState::keep_token_use() {
     const std::lock_guard lock(pending_mutex);
-    for (const auto& [key_and_day, use] : taken.token_use) add_use(key_and_day, use);
+    for (const auto& [key_and_day, use] : batch.token_use) add_use(key_and_day, use);
+    batch = {};
 }
 
 // The caller must hold pending_mutex.
@@ -132,14 +147,18 @@ void RegistryState::add_use(const std::pair<std::string, std::int64_t>& key_and_
 
 void RegistryState::serve() {
     name_thread("registry");
-    for (std::uint32_t look = 1;; ++look) {
+    for (TimePoint commit_at = now_steady() + pause_between_commits;;) {
+        wake.wait(store->event_descriptor(), pause_between_looks);
         {
-            std::unique_lock lock(pending_mutex);
-            wake.wait_for(lock, pause_between_looks, [&] { return stopping || keys_changed; });
+            const std::lock_guard lock(pending_mutex);
             if (stopping) return;
         }
-        look_at_keys();
-        if (look % looks_per_commit == 0) commit_pending();
+        look_at_store();
+        renew_membership(false);
+        if (now_steady() >= commit_at) {
+            commit_pending();
+            commit_at = now_steady() + pause_between_commits;
+        }
     }
 }
 
@@ -151,32 +170,50 @@ Registry::~Registry() {
             const std::lock_guard lock(state_->pending_mutex);
             state_->stopping = true;
         }
-        state_->wake.notify_all();
+        state_->wake.set();
         state_->thread.join();
         state_->commit_pending();
+        state_->leave_fleet();
     }
 }
 
 Result<std::unique_ptr<Registry>> Registry::open(const fs::path& directory) {
-    MOEX_TRY(secure_directory(directory));
-    MOEX_TRY(secure_file(directory / "moex.sqlite"));
+    return open({.directory = directory});
+}
 
-    MOEX_ASSIGN(database, Database::open(directory / "moex.sqlite"));
+Result<std::unique_ptr<Registry>> Registry::open(const StorePlace& place) {
+    if (place.url.empty() || !place.directory.empty()) MOEX_TRY(secure_directory(place.directory));
     std::unique_ptr<Registry> registry(new Registry());
     RegistryState& state = *registry->state_;
-    state.directory = directory;
-    state.database = std::move(database);
-    if (const Status prepared = state.prepare(); !prepared)
-        return Error{prepared.error().code,
-                     text((directory / "moex.sqlite").string(), ": ", prepared.error().message)};
+    state.directory = place.directory;
+    state.expiries_seen_s = unix_now_s();
 
-    MOEX_ASSIGN(bans, BanBook::open(directory));
-    state.bans = std::move(bans);
+    if (place.url.empty()) {
+        MOEX_TRY(secure_file(place.directory / "moex.sqlite"));
+        MOEX_ASSIGN(store, SqliteStore::open(place.directory));
+        state.store = std::move(store);
+        MOEX_ASSIGN(bans, BanBook::open(place.directory));
+        state.bans = std::move(bans);
+    } else {
+        MOEX_ASSIGN(address, PostgresAddress::parse(place.url));
+        MOEX_ASSIGN(store, PostgresStore::open(address));
+        state.store = std::move(store);
+        auto bans = std::make_unique<SharedBans>(*state.store, [&state] { state.wake.set(); });
+        state.shared_bans = bans.get();
+        state.bans = std::move(bans);
+        state.membership = make_membership(*state.store);
+        state.keys_good_for = place.keys_good_for;
+        state.keys_good_until = now_steady() + place.keys_good_for;
+    }
+    MOEX_TRY(state.read_again());
     state.thread = std::thread([&state] { state.serve(); });
     return registry;
 }
 
 BanBook& Registry::bans() { return *state_->bans; }
+Membership* Registry::membership() { return state_->membership.get(); }
+bool Registry::is_shared() const { return state_->store->is_shared(); }
+bool Registry::store_is_away() const { return state_->is_away; }
 
 void Registry::add_to_counter(std::string_view name, std::uint64_t delta) {
     if (delta == 0) return;
@@ -190,9 +227,10 @@ void Registry::add_to_counter(std::string_view name, std::uint64_t delta) {
 
 std::vector<std::pair<std::string, std::uint64_t>> Registry::counters() const {
     state_->commit_pending();
-    const std::lock_guard lock(state_->database_mutex);
     std::vector<std::pair<std::string, std::uint64_t>> counters;
-    Statement select(*state_->database, "SELECT name, value FROM counters ORDER BY name");
+    const auto session = state_->store->session();
+    if (!session.ok()) return counters;
+    Statement select(**session, "SELECT name, value FROM counters ORDER BY name");
     while (select.step())
         counters.emplace_back(select.text_column(0), static_cast<std::uint64_t>(select.integer(1)));
     return counters;
@@ -221,9 +259,10 @@ void Registry::record_worker(const WorkerRecord& delta) {
 
 std::vector<WorkerRecord> Registry::workers() const {
     state_->commit_pending();
-    const std::lock_guard lock(state_->database_mutex);
     std::vector<WorkerRecord> workers;
-    Statement select(*state_->database,
+    const auto session = state_->store->session();
+    if (!session.ok()) return workers;
+    Statement select(**session,
                      "SELECT worker_key, nickname, description, pairs_answered, bytes_sent, "
                      "bad_answers, first_seen_s, last_seen_s FROM workers ORDER BY worker_key");
 
@@ -244,9 +283,10 @@ void Registry::add_token_use(std::string_view key_id, const TokenUse& use) {
 
 std::vector<TokenUseOfDay> Registry::token_use() const {
     state_->commit_pending();
-    const std::lock_guard lock(state_->database_mutex);
     std::vector<TokenUseOfDay> days;
-    Statement select(*state_->database,
+    const auto session = state_->store->session();
+    if (!session.ok()) return days;
+    Statement select(**session,
                      "SELECT key_id, day_s, requests, prompt_tokens, answer_tokens FROM token_use "
                      "ORDER BY day_s, key_id");
     while (select.step()) {
@@ -258,6 +298,18 @@ std::vector<TokenUseOfDay> Registry::token_use() const {
         day.answer_tokens = static_cast<std::uint64_t>(select.integer(4));
     }
     return days;
+}
+
+Result<TokenReservation> Registry::reserve_tokens(std::string_view key_id, std::uint64_t per_minute,
+                                                  std::uint64_t tokens_max) {
+    MOEX_ASSIGN(session, state_->store->session());
+    return moex::reserve_tokens(*session, key_id, per_minute, tokens_max);
+}
+
+void Registry::settle_tokens(std::string_view key_id, std::uint64_t reserved, std::uint64_t used) {
+    const std::lock_guard lock(state_->pending_mutex);
+    state_->pending.tokens_back[std::string(key_id)] += static_cast<std::int64_t>(reserved) -
+                                                        static_cast<std::int64_t>(used);
 }
 
 void Registry::flush() { state_->commit_pending(); }

@@ -1,8 +1,12 @@
-// The state that the hub keeps over restarts, in sqlite (WAL): keys and their use, known workers,
-// history, contributions, counters. All SQL statements of the hub are in this room.
-// Thread-safe. Counts are queued for the registry thread, which commits them at least twice a
-// second. Keys are written at once. Changes of keys by another process are seen within a tenth of a
-// second.
+// The state that the hub keeps over restarts: keys and their use, bans, known workers, history,
+// contributions, counters. It is in the hub's own sqlite (WAL), or in a PostgreSQL that several
+// hubs share (store.h). All SQL statements of the hub are in this room. Thread-safe. Counts are
+// queued for the registry thread, which commits them at least twice a second. Keys are written at
+// once. Changes of keys by another process are seen within a tenth of a second.
+//
+// A shared store may be away. Queries of keys and bans are then answered from what was read last,
+// of keys for 15 minutes; counts wait, and are written once when the store is back. Calls that
+// write keys fail at once (`unavailable`), and queries of counts find nothing.
 #pragma once
 
 #include <cstdint>
@@ -17,21 +21,34 @@
 #include "hub/base/clock.h"
 #include "hub/registry/bans.h"
 #include "hub/registry/contributions.h"
+#include "hub/registry/membership.h"
 #include "hub/registry/nonces.h"
 #include "hub/registry/records.h"
 #include "hub/registry/state_lock.h"
+#include "hub/registry/token_buckets.h"
 #include "protocol/identity.h"
 #include "protocol/result.h"
 
 namespace moex {
+
+// Where a registry keeps its state.
+struct StorePlace {
+    // The state folder of this hub alone. It has the lock of the folder, and without `url` the
+    // database moex.sqlite (0600). A process that does not serve needs none with `url`.
+    std::filesystem::path directory;
+    std::string url;  // a shared store (postgres_address.h); empty: sqlite
+    // How long keys stay in use while a shared store is away.
+    Duration keys_good_for = std::chrono::minutes(15);
+};
 
 struct RegistryState;  // defined in registry_state.h, which only this room includes
 
 // Stores keys, counts and records, and answers queries about them.
 class Registry {
   public:
-    // Opens or makes `directory` (0700) with moex.sqlite (0600), and migrates an older schema. A
+    // Opens or makes the state folder (0700) and opens the store, and migrates an older schema. A
     // newer schema is refused by its number.
+    static Result<std::unique_ptr<Registry>> open(const StorePlace& place);
     static Result<std::unique_ptr<Registry>> open(const std::filesystem::path& directory);
     ~Registry();
 
@@ -84,6 +101,13 @@ class Registry {
     void add_token_use(std::string_view key_id, const TokenUse& use);
     std::vector<TokenUseOfDay> token_use() const;  // sorted by day, then by key
 
+    // These functions keep the token limit of a key over all hubs of a shared store
+    // (token_buckets.h). The first asks the store and waits for it; error unavailable: it is away.
+    // The second ends a reservation, and is queued like counts.
+    Result<TokenReservation> reserve_tokens(std::string_view key_id, std::uint64_t per_minute,
+                                            std::uint64_t tokens_max);
+    void settle_tokens(std::string_view key_id, std::uint64_t reserved, std::uint64_t used);
+
     void add_to_counter(std::string_view name, std::uint64_t delta);
     std::vector<std::pair<std::string, std::uint64_t>> counters() const;
     // Adds the counts of `delta` to the worker's stored record; an empty worker_key is ignored.
@@ -104,8 +128,17 @@ class Registry {
     Contributions contributions(const std::optional<PublicKey>& mine, std::int64_t now_s) const;
     Status forget_contributor(const PublicKey& key);  // succeeds also if the key is not known
     const Nonces& nonces() const;
-    // The table of bans has its own connection to the database: see bans.h.
     BanBook& bans();
+
+    // The hubs that share this store; null: the store has one hub.
+    Membership* membership();
+    // Enters this process as a hub and keeps its lease until the registry is destroyed. `describe`
+    // returns all that the hub tells of itself, and is called on the registry's thread. A later
+    // incarnation of the hub ends that; the process goes on to serve.
+    Status join_fleet(std::function<Member()> describe);
+    void leave_fleet();  // ends the lease; `describe` is not called after this
+    bool is_shared() const;
+    bool store_is_away() const;
     void flush();
     const std::filesystem::path& directory() const;
     // True if the last write of counts to the database failed, for example on a full disk.
@@ -114,8 +147,8 @@ class Registry {
     // Keeps the lock of this state folder until the registry is destroyed, and publishes in it
     // which keys are in use. Called by the process that serves.
     void keep(StateLock lock);
-    // Waits until the process that serves this state folder uses the keys as they are stored now.
-    // Returns true at once if no process serves, and false if it has not after `within`.
+    // Waits until the processes that serve with this store use the keys as they are stored now.
+    // Returns true at once if no process serves, and false if one has not after `within`.
     bool wait_until_seen(Duration within);
 
   private:

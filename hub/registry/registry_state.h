@@ -6,7 +6,6 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <filesystem>
 #include <functional>
 #include <map>
@@ -21,10 +20,13 @@
 #include "hub/base/sha256.h"
 #include "hub/registry/bans.h"
 #include "hub/registry/contributions.h"
-#include "hub/registry/database.h"
+#include "hub/registry/membership.h"
 #include "hub/registry/nonces.h"
 #include "hub/registry/records.h"
+#include "hub/registry/shared_bans.h"
 #include "hub/registry/state_lock.h"
+#include "hub/registry/store.h"
+#include "hub/registry/wake_event.h"
 #include "protocol/identity.h"
 
 namespace moex {
@@ -46,11 +48,6 @@ struct StoredKey {
     KeyInfo info;
 };
 
-// Reads the join token of a state folder; an empty text if it has none.
-Result<std::string> read_join_token(const std::filesystem::path& directory);
-// The table of a backup's database that holds the join token (hub/registry/backup.h).
-inline constexpr std::string_view backup_token_table = "backup_join_token";
-
 std::int64_t unix_now_s();
 
 struct PendingContributor {
@@ -65,36 +62,59 @@ struct Pending {
     std::map<std::string, WorkerRecord> workers;
     // Use of each key, keyed by (key id, day).
     std::map<std::pair<std::string, std::int64_t>, TokenUse> token_use;
+    // Tokens that requests reserved in a shared store and did not use, by key.
+    std::map<std::string, std::int64_t, std::less<>> tokens_back;
     std::vector<HistoryMinute> minutes;
     std::map<std::int64_t, LentWork> work;  // work of all workers, keyed by day
     std::map<PublicKey, PendingContributor> contributors;
     bool empty() const {
         return counters.empty() && workers.empty() && token_use.empty() && minutes.empty() &&
-               work.empty() && contributors.empty();
+               work.empty() && contributors.empty() && tokens_back.empty();
     }
 };
+
+// These functions write a part of a batch, within its transaction.
+Status write_minute(Database& database, const HistoryMinute& minute);
+Status write_contributions(Database& database, const Pending& pending);
 
 struct RegistryState {
     std::filesystem::path directory;
     const Nonces nonces;
+    std::unique_ptr<Store> store;  // outlives the members below, which use it
     std::unique_ptr<BanBook> bans;
+    SharedBans* shared_bans = nullptr;  // `bans`, if the store is shared
 
-    mutable std::mutex keys_mutex;  // lock order: database_mutex first, then keys_mutex
-    std::vector<StoredKey> keys;    // all keys, including revoked and expired keys
-    std::string join_token;         // empty: the token was not read from its file yet
-    std::optional<KeyHash> claim;   // hash of the one-time link's token, until the link is used
+    // Lock order: token_mutex, a Session of the store, keys_mutex.
+    std::mutex token_mutex;  // held while the stored join token is read or written
+    mutable std::mutex keys_mutex;
+    std::vector<StoredKey> keys;   // all keys, including revoked and expired keys
+    std::string join_token;        // empty: the token was not read from its file yet
+    std::optional<KeyHash> claim;  // hash of the one-time link's token, until the link is used
 
-    std::mutex database_mutex;  // held during each statement or transaction
-    std::unique_ptr<Database> database;
-    // Value at the last poll; a commit of another process changes it.
-    std::int64_t data_version = 0;
+    // Of a shared store: what was read from it is in use until this time; set when it answers.
+    Duration keys_good_for{};
+    std::atomic<TimePoint> keys_good_until{TimePoint::max()};
+    std::atomic<bool> is_away{false};
+    bool must_read = false;  // the registry thread has not yet read what changed
 
     std::atomic<bool> writes_fail{false};  // true: the latest commit of counts failed
 
+    WakeEvent wake;  // wakes the registry thread
     std::mutex pending_mutex;
-    std::condition_variable wake;
     bool stopping = false, keys_changed = false;
     Pending pending;
+
+    std::mutex commit_mutex;  // held while a batch is written
+    // A batch that was taken from `pending`, and its number. If the answer of a shared store was
+    // lost, the same batch is sent again under the same number.
+    Pending batch;
+    std::int64_t batch_number = 0;
+
+    std::unique_ptr<Membership> membership;  // null: the store has one hub
+    std::mutex member_mutex;
+    std::function<Member()> describe_member;  // empty: this process is no hub
+    Member member;
+    TimePoint renew_at{};
 
     std::mutex watcher_mutex;  // held while the watcher runs
     std::function<void()> watcher;
@@ -102,25 +122,27 @@ struct RegistryState {
     std::int64_t expiries_seen_s = 0;  // key expiries up to this time were reported to the watcher
     std::thread thread;
 
-    Status prepare();
-    Status load_keys();  // with database_mutex held
+    Status load_keys(Database& database);
+    // True unless a shared store has been away for so long that its keys may not be used further.
+    bool keys_are_good() const { return now_steady() < keys_good_until.load(); }
+    // Reads keys, bans and join token again, which another process changed.
+    Status read_again();
     // Returns a hash of all keys in memory, which changes with every change of a key.
     Sha256 keys_digest() const;
     void say_keys_changed();  // wakes the registry thread, which calls the watcher
     Result<MadeKey> make_key(const KeyWish& wish);
     Status insert_key(const KeyHash& hash, const KeyWish& wish);
     Status end_others(const KeyHash& hash, Role role, std::string_view name);
-    Result<std::string> load_join_token();  // with keys_mutex held
-    Status write_join_token(const std::string& token) const;
-    // Takes the join token out of the database if the database is a backup.
-    Status restore_join_token();
-    void look_at_keys();
+    Result<std::string> load_join_token();
+    Status read_join_token_again();
+    std::optional<KeyHash> hash_of(std::string_view id) const;
+    bool keys_are_seen();
+    void look_at_store();
+    void renew_membership(bool at_once);
+    void leave_fleet();
     void add_use(const std::pair<std::string, std::int64_t>& key_and_day, const TokenUse& use);
-    Status write_worker(const std::string& key, const WorkerRecord& delta);
-    Status write_minute(const HistoryMinute& minute);
-    Status write_contributor(const PublicKey& key, const PendingContributor& delta);
-    Status write_contributions(const Pending& pending);
-    Status write_pending(const Pending& pending);
+    Status write_batch();
+    void keep_token_use();
     void commit_pending();
     void serve();
 };

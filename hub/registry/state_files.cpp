@@ -8,8 +8,8 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "hub/registry/database.h"
 #include "hub/registry/migrations.h"
+#include "hub/registry/sqlite_database.h"
 #include "protocol/text.h"
 
 namespace moex {
@@ -78,7 +78,7 @@ Status check_state_directory(const fs::path& directory) {
     const fs::path file = directory / "moex.sqlite";
     if (!fs::exists(file, error)) return {};
     MOEX_TRY(check_writable(file));
-    MOEX_ASSIGN(database, Database::open(file));
+    MOEX_ASSIGN(database, SqliteDatabase::open(file));
     if (const Status known = check_schema(*database, registry_migrations()); !known.ok())
         return Error{known.error().code, text(file.string(), ": ", known.error().message)};
     return {};

@@ -4,9 +4,9 @@
 #include <gtest/gtest.h>
 
 #include "hub/base/signing_key.h"
-#include "hub/registry/database.h"
 #include "hub/registry/nonces.h"
 #include "hub/registry/registry.h"
+#include "hub/registry/sqlite_database.h"
 
 namespace moex {
 namespace {
@@ -33,7 +33,7 @@ class ContributorsTest : public testing::Test {
     void did(unsigned char key, std::int64_t days_ago, std::uint64_t pairs) {
         registry_->add_contribution(key_of(key), "", {});
         registry_->flush();
-        auto database = *Database::open(root_ / "moex.sqlite");
+        auto database = *SqliteDatabase::open(root_ / "moex.sqlite");
         Statement add(*database, "INSERT INTO contributor_days VALUES (?, ?, ?, 0)");
         add.bind(ByteView(key_of(key))).bind((today() - days_ago) * day_s);
         ASSERT_TRUE(add.bind(static_cast<std::int64_t>(pairs)).run().ok());

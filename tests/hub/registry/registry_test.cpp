@@ -15,8 +15,8 @@
 #include <mutex>
 
 #include "hub/base/sha256.h"
-#include "hub/registry/database.h"
 #include "hub/registry/migrations.h"
+#include "hub/registry/sqlite_database.h"
 #include "tests/support/repository.h"
 
 namespace moex {
@@ -341,7 +341,7 @@ TEST_F(RegistryTest, ADatabaseOfVersion1IsUpgradedAndKeepsWhatItHeld) {
                   counters.end());
     }
 
-    auto database = Database::open(state_ / "moex.sqlite").value();
+    auto database = SqliteDatabase::open(state_ / "moex.sqlite").value();
     Statement version(*database, "PRAGMA user_version");
     ASSERT_TRUE(version.step());
     EXPECT_EQ(version.integer(0), registry_migrations().back().number);
@@ -350,7 +350,9 @@ TEST_F(RegistryTest, ADatabaseOfVersion1IsUpgradedAndKeepsWhatItHeld) {
 class MigrationTest : public RegistryTest {
   protected:
     MigrationTest() { fs::create_directories(state_); }
-    std::unique_ptr<Database> database() { return Database::open(state_ / "test.sqlite").value(); }
+    std::unique_ptr<SqliteDatabase> database() {
+        return SqliteDatabase::open(state_ / "test.sqlite").value();
+    }
     static std::int64_t version_of(Database& database) {
         Statement select(database, "PRAGMA user_version");
         return select.step() ? select.integer(0) : -1;

@@ -1,0 +1,282 @@
+// Tests of a store that several hubs share: it goes away and comes back, hubs enter and leave, and
+// its address is checked.
+#include <gtest/gtest.h>
+
+#include <condition_variable>
+#include <ctime>
+#include <mutex>
+#include <thread>
+
+#include "hub/registry/postgres_store.h"
+#include "hub/registry/registry.h"
+#include "tests/support/must.h"
+#include "tests/support/postgres_server.h"
+
+namespace moex {
+namespace {
+
+namespace fs = std::filesystem;
+using test::must;
+using test::PostgresServer;
+
+// Waits for a state that a registry's thread reaches by itself and has no event for; the test's
+// time limit ends a wait for what never comes.
+template <class Condition>
+void wait_until(Condition condition) {
+    while (!condition()) std::this_thread::sleep_for(1ms);
+}
+
+class SharedStoreTest : public testing::Test {
+  protected:
+    SharedStoreTest() {
+        std::string pattern = (fs::temp_directory_path() / "moex-shared-XXXXXX").string();
+        if (!mkdtemp(pattern.data())) throw std::runtime_error("no temporary folder");
+        root_ = pattern;
+    }
+    ~SharedStoreTest() override { fs::remove_all(root_); }
+    void SetUp() override {
+        if (!PostgresServer::is_installed()) GTEST_SKIP() << "SKIPPED: no postgresql-15";
+        server_ = std::make_unique<PostgresServer>();
+    }
+    std::unique_ptr<Registry> open(const std::string& name,
+                                   Duration keys_good_for = std::chrono::minutes(15)) {
+        return must(Registry::open(
+            {.directory = root_ / name, .url = server_->url(), .keys_good_for = keys_good_for}));
+    }
+    static TokenUse use_of(const Registry& registry) {
+        TokenUse sum;
+        for (const TokenUseOfDay& day : registry.token_use()) {
+            sum.requests += day.requests;
+            sum.answer_tokens += day.answer_tokens;
+        }
+        return sum;
+    }
+
+    fs::path root_;
+    std::unique_ptr<PostgresServer> server_;
+};
+
+TEST_F(SharedStoreTest, AStoreThatIsAwayHoldsNothingUpAndLosesNothing) {
+    const auto hub = open("one");
+    const MadeKey made = must(hub->make_key({.name = "ada"}));
+    ASSERT_TRUE(hub->bans().add("liar", "", "before", std::time(nullptr)).ok());
+    hub->flush();
+    hub->add_token_use(made.info.id, {.requests = 1, .answer_tokens = 10});
+    server_->stop();
+    wait_until([&] { return hub->store_is_away(); });
+
+    EXPECT_TRUE(hub->find_key(made.key)) << "keys that are known stay in use";
+    EXPECT_GT(hub->bans().left_s("liar", std::time(nullptr)), 0);
+    ASSERT_TRUE(hub->bans().add("another liar", "", "away", std::time(nullptr)).ok());
+    EXPECT_GT(hub->bans().left_s("another liar", std::time(nullptr)), 0);
+    for (int i = 0; i < 100; ++i)
+        hub->add_token_use(made.info.id, {.requests = 1, .answer_tokens = 1});
+    const TimePoint asked = now_steady();
+    EXPECT_EQ(hub->make_key({.name = "bob"}).error().code, ErrorCode::unavailable);
+    EXPECT_EQ(hub->revoke_key("ada").error().code, ErrorCode::unavailable);
+    EXPECT_EQ(hub->rotate_join_token().error().code, ErrorCode::unavailable);
+    EXPECT_EQ(hub->bans().lift("liar").error().code, ErrorCode::unavailable);
+    EXPECT_TRUE(hub->token_use().empty());
+    EXPECT_LT(now_steady() - asked, 1s) << "refused at once";
+
+    server_->start();
+    wait_until([&] { return !hub->store_is_away(); });
+    EXPECT_EQ(use_of(*hub).answer_tokens, 110u);
+    EXPECT_EQ(use_of(*hub).requests, 101u);
+    wait_until([&] { return open("two")->bans().list().size() == 2; });
+    EXPECT_TRUE(hub->make_key({.name = "bob"}).ok());
+}
+
+// The server is killed while batches are written: whatever moment it hits, every count is written
+// once.
+TEST_F(SharedStoreTest, AServerThatIsKilledLosesNoCountAndCountsNoneTwice) {
+    const auto hub = open("one");
+    std::uint64_t added = 0;
+    for (int round = 0; round < 6; ++round) {
+        std::atomic<bool> is_killed{false};
+        std::thread killer([&] {
+            std::this_thread::sleep_for(std::chrono::milliseconds(13 * (round + 1)));
+            server_->stop();
+            is_killed = true;
+        });
+        while (!is_killed) {
+            hub->add_token_use("1a2b3c4d", {.answer_tokens = 1});
+            ++added;
+            hub->flush();
+        }
+        killer.join();
+        server_->start();
+        wait_until([&] { return !hub->store_is_away() && !hub->token_use().empty(); });
+    }
+    hub->flush();
+    EXPECT_EQ(use_of(*hub).answer_tokens, added);
+}
+
+// The commit had arrived and its answer was lost: the same batch under the same number.
+TEST_F(SharedStoreTest, ABatchIsWrittenOnce) {
+    const auto store = must(PostgresStore::open(must(PostgresAddress::parse(server_->url()))));
+    const auto session = must(store->session());
+    for (const bool is_new : {true, false}) {
+        Transaction transaction(*session);
+        EXPECT_EQ(must(store->begin_batch(*session, 7)), is_new);
+        ASSERT_TRUE(transaction.commit().ok());
+    }
+    EXPECT_FALSE(must(store->begin_batch(*session, 6)));
+    EXPECT_TRUE(must(store->begin_batch(*session, 8)));
+}
+
+TEST_F(SharedStoreTest, AMachineThatHangsIsAStoreThatIsAway) {
+    const auto hub = open("one");
+    const MadeKey made = must(hub->make_key({.name = "ada"}));
+    server_->freeze(true);
+    wait_until([&] { return hub->store_is_away(); });
+    EXPECT_TRUE(hub->find_key(made.key));
+    EXPECT_EQ(hub->make_key({.name = "bob"}).error().code, ErrorCode::unavailable);
+    server_->freeze(false);
+    wait_until([&] { return hub->make_key({.name = "bob"}).ok(); });
+}
+
+TEST_F(SharedStoreTest, KeysOfAStoreThatIsAwayEndAfterTheirTime) {
+    const auto hub = open("one", 0s), other = open("two");
+    const MadeKey made = must(other->make_key({.name = "ada"}));
+    EXPECT_FALSE(hub->find_key(made.key));
+    EXPECT_FALSE(hub->key_opens(made.info.id));
+    EXPECT_FALSE(hub->join_allowed(must(other->join_token())));
+    EXPECT_TRUE(other->find_key(made.key));
+}
+
+TEST_F(SharedStoreTest, HubsEnterRenewAndAreFenced) {
+    const auto hub = open("one"), other = open("two");
+    Membership& members = *hub->membership();
+    const Member one{.hub_id = "aaaaaaaa", .address = "http://one", .model = "m", .workers = 3};
+    const std::int64_t first = must(members.enter(one, 60s));
+    const auto listed = must(other->membership()->watch());
+    ASSERT_EQ(listed.size(), 1u);
+    EXPECT_EQ(listed[0].address, "http://one");
+    EXPECT_EQ(listed[0].workers, 3u);
+    EXPECT_GT(listed[0].left_ms, 50'000);
+    EXPECT_LE(listed[0].left_ms, 60'000);
+
+    const std::int64_t second = must(other->membership()->enter(one, 60s));
+    EXPECT_GT(second, first);
+    EXPECT_FALSE(must(members.fence("aaaaaaaa", first)));
+    EXPECT_TRUE(must(members.fence("aaaaaaaa", second)));
+    Member late = one;
+    late.fence = first;
+    EXPECT_EQ(members.renew(late, 60s).error().code, ErrorCode::cancelled);
+    late.fence = second;
+    EXPECT_TRUE(members.renew(late, 0s).ok());
+    EXPECT_LE(must(members.watch())[0].left_ms, 0);
+    late.hub_id = "bbbbbbbb";
+    EXPECT_EQ(members.renew(late, 60s).error().code, ErrorCode::not_found);
+}
+
+TEST_F(SharedStoreTest, AHubKeepsItsLeaseAndEntersAgainWhenItsRowIsGone) {
+    const auto hub = open("one"), other = open("two");
+    ASSERT_TRUE(hub->join_fleet([] { return Member{.hub_id = "aaaaaaaa"}; }).ok());
+    const auto left_ms = [&] {
+        const auto members = other->membership()->watch();
+        return members.ok() && members->size() == 1 ? members->front().left_ms : -1;
+    };
+    EXPECT_GT(left_ms(), 0);
+    const std::int64_t first = must(other->membership()->watch())[0].fence;
+    {
+        const auto store = must(PostgresStore::open(must(PostgresAddress::parse(server_->url()))));
+        const auto session = must(store->session());
+        ASSERT_TRUE((*session).execute("DELETE FROM hubs").ok());
+    }
+    wait_until([&] { return left_ms() > 0; });
+    EXPECT_GT(must(other->membership()->watch())[0].fence, first);
+
+    // The hub tells which keys it uses, so that `key revoke` can wait for it.
+    ASSERT_TRUE(other->make_key({.name = "ada"}).ok());
+    EXPECT_TRUE(other->wait_until_seen(60s));
+    hub->leave_fleet();
+    EXPECT_LE(left_ms(), 0);
+}
+
+TEST_F(SharedStoreTest, ALimitHoldsOverAllHubs) {
+    constexpr std::uint64_t per_minute = 60'000, asked = 500;
+    const auto one = open("one"), two = open("two");
+    const TimePoint begin = now_steady();
+    std::atomic<std::uint64_t> granted{0}, refused{0};
+    std::vector<std::thread> clients;
+    for (Registry* hub : {one.get(), two.get(), one.get(), two.get()})
+        clients.emplace_back([&, hub] {
+            for (int i = 0; i < 100; ++i) {
+                const TokenReservation taken = must(hub->reserve_tokens("ada", per_minute, asked));
+                granted += taken.tokens;
+                if (taken.wait > 0s) {
+                    ++refused;
+                    EXPECT_EQ(taken.tokens, 0u);
+                    EXPECT_LE(taken.wait, 500ms) << "a minute has 120 such requests";
+                }
+            }
+        });
+    for (std::thread& client : clients) client.join();
+    const double seconds = std::chrono::duration<double>(now_steady() - begin).count();
+    EXPECT_GT(refused, 0u);
+    EXPECT_GE(granted, per_minute) << "a full bucket at the beginning";
+    EXPECT_LE(static_cast<double>(granted), per_minute * (1 + seconds / 60));
+
+    // What one hub returns, another may take; another key has a limit of its own.
+    EXPECT_GT(must(two->reserve_tokens("ada", per_minute, per_minute)).wait, 0s);
+    one->settle_tokens("ada", granted, 0);
+    one->flush();
+    EXPECT_EQ(must(two->reserve_tokens("ada", per_minute, 2 * per_minute)).tokens, per_minute);
+    EXPECT_EQ(must(two->reserve_tokens("bob", 10, 20)).tokens, 10u);
+    const Duration wait = must(two->reserve_tokens("bob", 10, 20)).wait;
+    EXPECT_GT(wait, 55s);
+    EXPECT_LE(wait, 60s);
+}
+
+TEST_F(SharedStoreTest, ANewerSchemaIsRefusedByNumber) {
+    {
+        const auto hub = open("one");
+        const auto store = must(PostgresStore::open(must(PostgresAddress::parse(server_->url()))));
+        ASSERT_TRUE((*must(store->session())).set_schema_version(99, "0099_new").ok());
+    }
+    const auto opened = Registry::open({.directory = root_ / "two", .url = server_->url()});
+    ASSERT_FALSE(opened.ok());
+    EXPECT_NE(opened.error().message.find("schema version 99"), std::string::npos)
+        << opened.error().message;
+}
+
+TEST(PostgresAddressTest, PasswordsAndUnverifiedHostsAreRefusedByName) {
+    const auto refused = [](const std::string& url) {
+        const auto parsed = PostgresAddress::parse(url);
+        return parsed.ok() ? "accepted" : parsed.error().message;
+    };
+    for (const char* url :
+         {"postgresql://moex:secret@db/moex", "postgresql://db/moex?password=secret",
+          "postgresql://moex:@db:5432/moex?password=secret"}) {
+        EXPECT_NE(refused(url).find("PGPASSFILE"), std::string::npos) << refused(url);
+        EXPECT_EQ(refused(url).find("secret"), std::string::npos) << refused(url);
+    }
+    EXPECT_NE(refused("postgresql://db/moex?sslmode=require").find("sslmode require"),
+              std::string::npos);
+    EXPECT_NE(refused("postgresql://localhost,db/moex?sslmode=prefer").find("sslmode prefer"),
+              std::string::npos);
+    EXPECT_NE(refused("postgresql://db/moex?service=x").find("service"), std::string::npos);
+    EXPECT_NE(refused("postgresql://db/").find("no database"), std::string::npos);
+    EXPECT_NE(refused("mysql://db/moex").find("postgresql://HOST/DATABASE"), std::string::npos);
+    EXPECT_NE(refused("postgresql://[::1/moex").find("cannot read"), std::string::npos);
+}
+
+TEST(PostgresAddressTest, AHostBeyondThisMachineIsVerified) {
+    const auto mode_of = [](const std::string& url) {
+        const PostgresAddress address = must(PostgresAddress::parse(url));
+        for (const auto& [name, value] : address.parameters())
+            if (name == "sslmode") return value;
+        return std::string("none");
+    };
+    EXPECT_EQ(mode_of("postgresql://db.example/moex"), "verify-full");
+    EXPECT_EQ(mode_of("postgresql://moex@localhost,db.example/moex"), "verify-full");
+    EXPECT_EQ(mode_of("postgresql://127.0.0.1:5433/moex"), "none");
+    EXPECT_EQ(mode_of("postgresql://[::1]/moex"), "none");
+    EXPECT_EQ(mode_of("postgresql://%2Frun%2Fpostgresql/moex"), "none");
+    EXPECT_EQ(mode_of("postgresql:///moex"), "none");
+}
+
+}  // namespace
+}  // namespace moex
