@@ -229,7 +229,7 @@ constexpr const char* other_schemas = R"json({
     "object": {"const": "list"},
     "data": {"type": "array", "items": {"$ref": "#/components/schemas/Model"}}}},
   "Health": {"type": "object", "required": ["status"],
-    "description": "200 while ok. degraded: workers do not answer.",
+    "description": "200 while ok. degraded: workers or, with 200, the shared store do not answer.",
     "properties": {
       "status": {"type": "string", "enum": ["ok", "degraded", "uncovered", "loading", "draining"]},
       "reason": {"type": "string"}, "units": {"type": "integer"},

@@ -75,6 +75,7 @@ int run_inspect(const Invocation& invocation);
 int run_model(const Invocation& invocation);
 int run_key(const Invocation& invocation);
 int run_ban(const Invocation& invocation);
+int run_fleet(const Invocation& invocation);
 int run_backup(const Invocation& invocation);
 int run_forget(const Invocation& invocation);
 int run_sign(const Invocation& invocation);

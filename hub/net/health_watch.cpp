@@ -51,7 +51,15 @@ void HealthWatch::tick() {
 Health current_health(const HubContext& hub) {
     if (hub.draining) return {.state = HealthState::draining, .reason = {}};
     if (!hub.swarm) return {.state = HealthState::loading, .reason = {}};
-    return hub.health.read();
+    Health health = hub.health.read();
+    if (health.state == HealthState::ok && hub.registry.store_is_away()) {
+        health.state = HealthState::degraded;
+        health.still_answers = true;
+        health.reason =
+            "the store of --store does not answer; keys are those that were read last, for 15 "
+            "minutes, and nothing can be changed";
+    }
+    return health;
 }
 
 }  // namespace moex::net

@@ -286,6 +286,9 @@ std::string Server::make_admin_url() const {
     if (!token.ok()) throw std::runtime_error(token.error().message);
     return text(state_->hub.base_url, "/admin.html#once=", *token);
 }
+Server::Load Server::load() const {
+    return {state_->hub.active_requests, state_->hub.health.read().active_workers};
+}
 SwarmHost& Server::swarm_host() { return state_->host; }
 
 void Server::give_layers(WholeLayers layers) { state_->hub.layers = std::move(layers); }

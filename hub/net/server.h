@@ -28,6 +28,11 @@ class Server {
     // Returns a link that opens the admin page once, and is valid until the hub ends. The previous
     // link is no longer valid.
     std::string make_admin_url() const;
+    // What runs now. Any thread may call it.
+    struct Load {
+        std::uint32_t requests = 0, active_workers = 0;
+    };
+    Load load() const;
     SwarmHost& swarm_host();  // the server owns the host's strand; usable before run()
     // Connects the rooms that answer requests. Called once, before run().
     void attach(SwarmBackend& swarm, Engine& engine, Api& api);

@@ -48,6 +48,7 @@ enum CommandMask : unsigned {
     command_chat = 16384,
     command_forget = 32768,
     command_sign = 65536,
+    command_fleet = 131072,
 };
 
 // The section of the help, and of --print-config, in which a setting is listed.

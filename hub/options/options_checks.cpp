@@ -11,6 +11,7 @@
 #include "hub/engine/generation.h"
 #include "hub/options/options.h"
 #include "hub/options/options_shadow.h"
+#include "hub/registry/postgres_address.h"
 
 namespace moex {
 namespace {
@@ -134,6 +135,11 @@ Status check_disk_mb(std::string_view value) {
     if (value == "auto" || (is_number(value, megabytes) && megabytes <= most)) return {};
     return wrong_value("wanted auto or a whole number of MB from 0 to ", most, ", found \"", value,
                        "\"");
+}
+
+Status check_store(std::string_view value) {
+    const auto parsed = PostgresAddress::parse(value);
+    return parsed.ok() ? Status() : Status(parsed.error());
 }
 
 Status check_number_text(std::string_view value) {

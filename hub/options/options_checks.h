@@ -31,6 +31,8 @@ Status check_replay(std::string_view value);
 Status check_speculative(std::string_view value);
 // Accepts auto, and a number of megabytes.
 Status check_disk_mb(std::string_view value);
+// Accepts the address of a PostgreSQL database (hub/registry/postgres_address.h).
+Status check_store(std::string_view value);
 Status check_number_text(std::string_view value);
 Status check_seed(std::string_view value);
 Status check_group(std::string_view value);

@@ -20,6 +20,7 @@ constexpr auto no_help = SettingShown::never;
 constexpr unsigned serve = command_serve;
 constexpr unsigned uses_state = command_serve | command_cert | command_key | command_ban |
                                 command_backup | command_forget | command_sign;
+constexpr unsigned uses_store = command_serve | command_key | command_ban | command_fleet;
 constexpr unsigned reads_text = command_eval | command_predict;
 constexpr unsigned runs_model = command_serve | command_generate | reads_text;
 constexpr unsigned makes_package = command_pack | command_synth;
@@ -58,6 +59,13 @@ const Setting address_settings[] = {
      "when started as root: the user to become once the port is bound"},
     {"state", word, uses_state, short_help, "DIR", "",
      "keys, counters, certificate (0700); default: $XDG_STATE_HOME/moex"},
+    {"store", word, uses_store, short_help, "URL", "",
+     "PostgreSQL that several hubs share: postgresql://HOST/DATABASE\n"
+     "it has keys, bans, counts and the join token, in place of the sqlite of --state; each hub "
+     "has "
+     "a state folder of its own all the same\n"
+     "the password comes from PGPASSFILE or PGPASSWORD; beyond this machine TLS verifies the host",
+     0, 0, "", check_store},
     {"static", word, serve, all_help, "DIR", "",
      "serve the pages from a folder instead of the built-in ones (for work on the pages)"},
     {"connections-max", number, serve, all_help, "N", "4096", "open connections", 8, 1000000},

@@ -1,8 +1,8 @@
 // Tests of keys from the command line while a hub runs, and of the counts after kill -9.
 import assert from 'node:assert/strict';
-import { request } from 'node:http';
 import { test } from 'node:test';
 import { inFolder, postJson, runHub, startHub } from './hub_process.mjs';
+import { endless, readStream, rowsOf } from './streams.mjs';
 
 const keyCommand = async (state, ...args) => {
   const run = await runHub(['key', ...args, '--state', state]);
@@ -10,14 +10,6 @@ const keyCommand = async (state, ...args) => {
   return run;
 };
 const serveIn = (state, ...args) => startHub(['--state', state, '--backend', 'local', '--threads', '1', ...args]);
-
-// A bias that forbids the end tokens: an answer ends only by its length.
-const endless = { logit_bias: { 8189: -100, 8191: -100 } };
-
-const rowsOf = (csv) => {
-  const [head, ...lines] = csv.trimEnd().split('\r\n');
-  return lines.map((line) => Object.fromEntries(head.split(',').map((name, i) => [name, line.split(',')[i]])));
-};
 
 test('a key is made, listed, used and revoked while the hub runs', () => inFolder(async (state) => {
   const hub = await serveIn(state, '--require-key');
@@ -77,29 +69,6 @@ test('`key` reports its errors in a sentence', () => inFolder(async (state) => {
   assert.equal(unknown.code, 1);
   assert.match(unknown.stderr, /no valid key has the id or the name "bob"/);
 }));
-
-// Reads a streamed answer, and adds the arrival time of each token to the list `received`.
-function readStream(url, body, received) {
-  const ended = new Promise((resolve) => {
-    const call = request(url, { method: 'POST', headers: { 'content-type': 'application/json' } }, (response) => {
-      let text = '';
-      response.setEncoding('utf8').on('data', (piece) => {
-        text += piece;
-        for (let end = text.indexOf('\n\n'); end >= 0; end = text.indexOf('\n\n')) {
-          const event = text.slice(0, end);
-          text = text.slice(end + 2);
-          if (!event.startsWith('data: {')) continue;
-          const tokens = JSON.parse(event.slice(6)).choices[0].logprobs?.tokens ?? [];
-          for (let i = 0; i < tokens.length; ++i) received.push(Date.now());
-        }
-      });
-      response.on('error', resolve).on('close', resolve);
-    });
-    call.on('error', resolve);
-    call.end(JSON.stringify(body));
-  });
-  return ended;
-}
 
 // After kill -9 the stored token counts are never above the tokens that clients received, and at most the tokens of the
 // last second are missing. MOEX_LIVES is the number of kills.

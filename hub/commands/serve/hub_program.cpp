@@ -169,9 +169,11 @@ Status HubProgram::run() {
     });
     const LifeSigns life_signs(manager_, post);
 
+    MOEX_TRY(join_fleet());
     stop_.attach(*server_);
     server_->run(settings_.address.limits.num_threads, spin_max());
     stop_.detach();
+    registry_->leave_fleet();
     if (swarm_) log_loads(swarm_->core().counters());
     if (shadow_) log_shadow(shadow_->counters());
     log_info("hub: stopped");
@@ -338,7 +340,8 @@ Status HubProgram::require_computers() const {
 }
 
 Status HubProgram::open_registry(StateLock lock) {
-    MOEX_ASSIGN(registry, Registry::open(state_directory_));
+    MOEX_ASSIGN(registry, Registry::open(
+                              {.directory = state_directory_, .url = settings_.address.store_url}));
     registry_ = std::move(registry);
     registry_->keep(std::move(lock));
     MOEX_ASSIGN(made,

@@ -78,6 +78,8 @@ class HubProgram {
     Status open_pages();
     Status open_signing_key();
     void join_rooms();
+    // Enters the hub into the fleet of --store, if it has one.
+    Status join_fleet();
     // Called on SIGHUP, on the disk thread: reads keys again, and the settings that may change
     // while serving. If one cannot be read, nothing changes.
     void reload();

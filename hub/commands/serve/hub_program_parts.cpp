@@ -6,9 +6,11 @@
 #include "hub/commands/serve/hub_program.h"
 #include "hub/commands/serve/serve_options.h"
 #include "hub/commands/serve/shadow_report.h"
+#include "hub/commands/version.h"
 #include "hub/foresight/predict/replayed_routes.h"
 #include "hub/foresight/predictor_choice.h"
 #include "hub/options/options_shadow.h"
+#include "hub/registry/hub_id.h"
 
 namespace moex {
 
@@ -176,6 +178,23 @@ Status HubProgram::open_lossy_modes() {
         return Error{ErrorCode::invalid_argument,
                      text("--experts ", wanted, ": ", mode.error().message)};
     return {};
+}
+
+Status HubProgram::join_fleet() {
+    if (!registry_->is_shared()) return {};
+    MOEX_ASSIGN(hub_id, hub_id_of(state_directory_));
+    return registry_->join_fleet([this, hub_id = std::move(hub_id)] {
+        const net::Server::Load load = server_->load();
+        Member hub;
+        hub.hub_id = hub_id;
+        hub.address = server_->base_url();
+        hub.model = model_.package->name();
+        hub.package_sha256 = model_.package->manifest_sha256();
+        hub.version = moex_version();
+        hub.streams = load.requests;
+        hub.workers = load.active_workers;
+        return hub;
+    });
 }
 
 }  // namespace moex

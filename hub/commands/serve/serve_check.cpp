@@ -14,6 +14,8 @@
 #include "hub/net/access/access.h"
 #include "hub/net/health/host_state.h"
 #include "hub/net/http/transport.h"
+#include "hub/registry/migrations.h"
+#include "hub/registry/postgres_database.h"
 #include "hub/registry/state_files.h"
 #include "hub/registry/state_lock.h"
 
@@ -131,6 +133,19 @@ Finding check_state(const Result<fs::path>& folder) {
     return {Grade::ok, shown};
 }
 
+Finding check_store(const std::string& url) {
+    const char* const how =
+        "start the server, and name the file with its password in PGPASSFILE; serve --help-all";
+    const auto address = PostgresAddress::parse(url);
+    if (!address.ok()) return {Grade::wrong, address.error().message, "change --store"};
+    const auto database = PostgresDatabase::connect(*address);
+    if (!database.ok()) return {Grade::wrong, database.error().message, how};
+    if (const Status known = check_schema(**database, postgres_migrations()); !known.ok())
+        return {Grade::wrong, text(address->shown(), ": ", known.error().message),
+                "update this hub"};
+    return {Grade::ok, text(address->shown(), " answers")};
+}
+
 }  // namespace
 
 std::vector<CheckedThing> check_serve(const Settings& settings) {
@@ -145,10 +160,14 @@ std::vector<CheckedThing> check_serve(const Settings& settings) {
 
     std::optional<ActingAs> acting;
     if (*user) acting.emplace(**user);
-    return {{"settings", {Grade::ok, "no setting contradicts another"}},
-            {"model", check_model(settings, *serve)},
-            {"TLS", tls},
-            {"state", check_state(serving_state_folder(serve->address, *user))}};
+    std::vector<CheckedThing> things{
+        {"settings", {Grade::ok, "no setting contradicts another"}},
+        {"model", check_model(settings, *serve)},
+        {"TLS", tls},
+        {"state", check_state(serving_state_folder(serve->address, *user))}};
+    if (const std::string& url = serve->address.store_url; !url.empty())
+        things.push_back({"store", check_store(url)});
+    return things;
 }
 
 }  // namespace moex

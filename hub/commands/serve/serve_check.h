@@ -16,13 +16,13 @@ struct Finding {
 };
 
 struct CheckedThing {
-    const char* name = "";  // "settings", "model", "TLS" or "state"
+    const char* name = "";  // "settings", "model", "TLS", "state" or "store"
     Finding finding;
 };
 
-// Checks settings, model, TLS and state, in this order, as the user that would serve. If the
-// settings are wrong, the other checks are left out. Hashes every file of the package. Starts
-// nothing, and changes no file.
+// Checks settings, model, TLS, state and the store of --store, in this order, as the user that
+// would serve. If the settings are wrong, the other checks are left out. Hashes every file of the
+// package. Starts nothing, and changes no file.
 std::vector<CheckedThing> check_serve(const Settings& settings);
 
 }  // namespace moex

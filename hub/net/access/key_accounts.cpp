@@ -21,8 +21,7 @@ class KeyAccounts::Account : public RequestAccount {
             return Refusal{401, "The API key was revoked or has expired.", "invalid_api_key", ""};
         if (key_->tokens_per_minute == 0) return {};
 
-        const TokenLimits::Reservation taken = accounts_.limits_.reserve(
-            now_steady(), key_->id, key_->tokens_per_minute, tokens_max);
+        const TokenReservation taken = take(tokens_max);
         if (taken.wait > Duration{0})
             return refuse_for_now(429,
                                   text("this key may use ", key_->tokens_per_minute,
@@ -36,6 +35,7 @@ class KeyAccounts::Account : public RequestAccount {
 
     void settle(std::uint64_t tokens) override {
         if (is_settled_.exchange(true)) return;
+        if (of_store_) return accounts_.registry_.settle_tokens(key_->id, reserved_, tokens);
         accounts_.limits_.settle(now_steady(), key_->id, reserved_, tokens);
     }
 
@@ -66,8 +66,22 @@ class KeyAccounts::Account : public RequestAccount {
     }
 
   private:
+    // Reserves in the store that the hubs share; while it is away, or if the hub is alone, here.
+    TokenReservation take(std::uint64_t tokens_max) {
+        if (accounts_.registry_.is_shared()) {
+            const auto taken = accounts_.registry_.reserve_tokens(key_->id, key_->tokens_per_minute,
+                                                                  tokens_max);
+            of_store_ = taken.ok();
+            if (taken.ok()) return *taken;
+        }
+        const TokenLimits::Reservation taken = accounts_.limits_.reserve(
+            now_steady(), key_->id, key_->tokens_per_minute, tokens_max);
+        return {.wait = taken.wait, .tokens = taken.tokens};
+    }
+
     KeyAccounts& accounts_;
     const std::optional<KeyInfo> key_;
+    bool of_store_ = false;  // the tokens were reserved in the store
     std::uint64_t reserved_ = 0;
     std::atomic<bool> is_settled_{true}, is_counted_{false};
     std::mutex mutex_;

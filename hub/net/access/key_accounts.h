@@ -1,6 +1,6 @@
 // The accounts of keys: reports the tokens that requests used to the registry, enforces the limits
-// of keys, and ends running requests when their key ends. Thread-safe; outlives the requests that
-// have an account.
+// of keys (over all hubs that share a store), and ends running requests when their key ends.
+// Thread-safe; outlives the requests that have an account.
 #pragma once
 
 #include <map>

@@ -3,6 +3,8 @@
 //   ok         200: a worker or this machine can compute every expert, and calls are answered
 //   degraded   503: no local fallback, and calls are not answered: a round has been open for two
 //              seconds without any answer, or the last round failed within 30 s
+//              200: the store that hubs share is away, and requests are answered all the same: a
+//              balancer must not take every hub out
 //   uncovered  503: no worker and no fallback can compute some expert
 //   loading    503: the model is not loaded yet
 //   draining   503: the hub stops
@@ -22,7 +24,8 @@ const char* health_name(HealthState state);
 
 struct Health {
     HealthState state = HealthState::loading;
-    std::string reason;  // for `degraded` and `uncovered`: a sentence that says why
+    bool still_answers = false;  // of `degraded`: 200
+    std::string reason;          // for `degraded` and `uncovered`: a sentence that says why
     // covered: experts for which a worker or this machine could answer now. returning: other
     // experts that a lost worker had, which may return within seconds.
     std::uint32_t units = 0, covered = 0, returning = 0, active_workers = 0;

@@ -8,6 +8,7 @@ Refusal refusal_to_host(const Error& error) {
     switch (error.code) {
         case ErrorCode::invalid_argument: return {400, error.message, "invalid_value", ""};
         case ErrorCode::not_found: return {404, error.message, "not_found", ""};
+        case ErrorCode::unavailable: return {503, error.message, "unavailable", ""};
         default: return {500, error.message, error_code_name(error.code), ""};
     }
 }

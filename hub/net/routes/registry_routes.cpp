@@ -48,6 +48,11 @@ void add(TokenUse& sum, const TokenUse& use) {
     sum.answer_tokens += use.answer_tokens;
 }
 
+// The answer to a query of counts while the store that hubs share does not answer.
+Refusal store_is_away() {
+    return {503, "the store does not answer now; the hub serves on without it", "unavailable", ""};
+}
+
 json keys_json(const Registry& registry) {
     const std::int64_t now_s = std::time(nullptr);
     std::map<std::string, Used> used;
@@ -106,12 +111,14 @@ void Routes::serve_history(HttpRequest request, Responder responder) const {
 
     answer_from_disk(std::move(responder), [this, span = *span]() -> Checked<HttpResponse> {
         const std::int64_t now_s = std::time(nullptr);
+        if (hub_.registry.store_is_away()) return store_is_away();
         return json_answer(history_json(hub_.registry.history(now_s - span.span_s), span, now_s));
     });
 }
 
 void Routes::list_keys(HttpRequest, Responder responder) const {
     answer_from_disk(std::move(responder), [this]() -> Checked<HttpResponse> {
+        if (hub_.registry.store_is_away()) return store_is_away();
         return json_answer(keys_json(hub_.registry));
     });
 }

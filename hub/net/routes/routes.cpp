@@ -472,7 +472,8 @@ void Routes::serve_package_file(HttpRequest request, Responder responder) const 
 void Routes::serve_health(HttpRequest, Responder responder) const {
     const Health health = current_health(hub_);
     HttpResponse response;
-    response.status = health.state == HealthState::ok ? 200 : 503;
+    const bool answers = health.state == HealthState::ok || health.still_answers;
+    response.status = answers ? 200 : 503;
     response.body = health_json(health, hub_.options.prompts_kept_hours).dump();
     if (response.status == 503) response.set_header("Retry-After", "2");
     responder->respond(std::move(response));

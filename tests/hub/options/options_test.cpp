@@ -62,6 +62,7 @@ std::vector<std::string> three_values(const Setting& setting) {
     if (name == "prefetch-replay") return {"1.0", "0.96+1", "0"};
     if (name == "speculative") return {"off", "4", "auto"};
     if (name == "kv-disk-mb") return {"0", "64", "100"};
+    if (name == "store") return {"postgresql://a/x", "postgresql:///y", "postgresql://[::1]:5/z"};
     if (name == "hedge") return {"fixed 2", "fixed 3", "fixed 4"};
     if (name == "prefetch") return {"4", "on", "shadow:models/int2"};
     if (name == "placement") return {"groups 4", "hash", "fan-out"};

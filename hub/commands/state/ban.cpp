@@ -48,14 +48,7 @@ int run_ban(const Invocation& invocation) {
     if ((action == "lift") != (key != nullptr))
         return wrong_ban(key ? "list takes no key" : "the worker's KEY is missing");
 
-    const auto directory = state_folder(invocation.settings);
-    if (!directory.ok()) return fail(directory.error().message);
-    std::error_code failure;
-    if (!std::filesystem::exists(*directory / "moex.sqlite", failure))
-        return fail(text(directory->string(),
-                         ": no hub keeps its bans here; --state names the folder of one"));
-
-    const auto registry = Registry::open(*directory);  // updates the schema
+    const auto registry = open_registry_of(invocation.settings, "bans", false);
     if (!registry.ok()) return fail(registry.error().message);
     BanBook& bans = (*registry)->bans();
     if (action == "list") return list(bans);

@@ -143,7 +143,7 @@ int revoke(Registry& registry, const Invocation& invocation) {
     constexpr Duration seen_within = 10s;
     if (!registry.wait_until_seen(seen_within))
         return fail(text("key ", ended->id,
-                         " is revoked, but the hub that serves this state folder has not seen it "
+                         " is revoked, but a hub that serves with these keys has not seen it "
                          "within 10 seconds; does it hang? A hub that starts again sees it"));
 
     const bool is_link = ended->role == Role::join && ended->name == join_link_name;
@@ -205,14 +205,7 @@ int run_key(const Invocation& invocation) {
         return wrong(is_add || is_revoke ? "NAME is missing"
                                          : text(action, " takes no name").c_str());
 
-    const auto directory = state_folder(invocation.settings);
-    if (!directory.ok()) return fail(directory.error().message);
-    std::error_code failure;
-    if (!is_add && !std::filesystem::exists(*directory / "moex.sqlite", failure))
-        return fail(text(directory->string(),
-                         ": no hub keeps its keys here; --state names the folder of one"));
-
-    const auto registry = Registry::open(*directory);
+    const auto registry = open_registry_of(invocation.settings, "keys", is_add);
     if (!registry.ok()) return fail(registry.error().message);
     if (is_add) return add(**registry, invocation);
     if (is_revoke) return revoke(**registry, invocation);

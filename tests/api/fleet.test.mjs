@@ -1,0 +1,160 @@
+// Two hubs that share a PostgreSQL: keys, bans, use and the join token hold at both, a hub that is killed loses no more
+// than its last second, and a store that is away stops no answer.
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import { inFolder, postJson, runHub, startHub } from './hub_process.mjs';
+import { postgresIsInstalled, startPostgres } from './postgres.mjs';
+import { endless, readStream, rowsOf } from './streams.mjs';
+
+const story = (name, run) => test(name, { skip: postgresIsInstalled() ? false : 'SKIPPED: no postgresql-15' },
+  (context) => inFolder(async (folder) => {
+    const store = await startPostgres();
+    try { await run({ folder, store, context }); } finally { await store.remove(); }
+  }));
+
+const serveWith = (store, state, ...args) => startHub(
+  ['--state', state, '--store', store.url, '--backend', 'local', '--threads', '1', '--require-key', ...args]);
+
+const command = async (store, ...args) => {
+  const run = await runHub([...args, '--store', store.url]);
+  assert.equal(run.code, 0, run.stderr);
+  return run;
+};
+const makeKey = async (store, ...args) => {
+  const made = await command(store, 'key', 'add', ...args);
+  return { key: made.stdout.trim(), id: /^key ([0-9a-f]{8})/.exec(made.stderr)[1] };
+};
+const usage = async (store, id) => rowsOf((await command(store, 'key', 'usage', '--csv')).stdout)
+  .filter((row) => row.key === id)
+  .reduce((sum, row) => ({ requests: sum.requests + Number(row.requests), tokens: sum.tokens + Number(row.answer_tokens) }),
+    { requests: 0, tokens: 0 });
+const fleet = async (store) => JSON.parse((await command(store, 'fleet', '--json')).stdout);
+const ask = (hub, key, max_tokens = 5) =>
+  postJson(`${hub.api}/completions`, { prompt: 'The sea', max_tokens, ...endless }, key);
+const health = async (hub) => { const answer = await fetch(`${hub.url}/health`); return { code: answer.status, ...await answer.json() }; };
+const until = async (condition) => { while (!await condition()); };
+const adminKeyOf = (hub) => /admin key, shown this once: (\S+)/.exec(hub.stdout())[1];
+
+story('a key, its end and its use hold at both hubs', async ({ folder, store, context }) => {
+  const one = await serveWith(store, `${folder}/one`);
+  const two = await serveWith(store, `${folder}/two`);
+  try {
+    // Made by the operator's page at one hub, used at the other.
+    const made = await postJson(`${one.url}/api/admin/keys`, { name: 'ada', role: 'api' }, adminKeyOf(one));
+    assert.equal(made.status, 200);
+    const { key, id } = await made.json();
+    const made_at = Date.now();
+    await until(async () => (await ask(two, key)).status === 200);
+    context.diagnostic(`a new key is used at the other hub after ${Date.now() - made_at} ms`);
+
+    const before = await usage(store, id);
+    for (const hub of [one, two, one]) assert.equal((await ask(hub, key, 7)).status, 200);
+    await until(async () => (await usage(store, id)).requests >= before.requests + 3);
+
+    // Revoked by a command: a stream at each hub ends, and `revoke` returns when both have seen it.
+    const received = [[], []];
+    const body = { prompt: 'The sea was', max_tokens: 100000, stream: true, logprobs: 1, ...endless };
+    const streams = [one, two].map((hub, i) => readStream(`${hub.api}/completions`, body, received[i], key));
+    await until(async () => {
+      await new Promise((resolve) => setImmediate(resolve));
+      return received.every((times) => times.length > 0);
+    });
+    await command(store, 'key', 'revoke', id);
+    const revoked_at = Date.now();
+    for (const hub of [one, two]) assert.equal((await ask(hub, key)).status, 401);
+    await Promise.all(streams);
+    const late = Math.max(...received.map((times) => times.at(-1) - revoked_at));
+    context.diagnostic(`the last token of a revoked key came ${late} ms after \`revoke\` had returned`);
+
+    // The use over the fleet is what the clients received.
+    const tokens = received[0].length + received[1].length;
+    let used = await usage(store, id);
+    await until(async () => { used = await usage(store, id); return used.requests === before.requests + 5; });
+    context.diagnostic(`${tokens} tokens streamed, ${used.tokens - 21 - before.tokens} counted`);
+
+    const hubs = await fleet(store);
+    assert.equal(hubs.length, 2);
+    assert.deepEqual(new Set(hubs.map((hub) => hub.address)), new Set([one.url, two.url]));
+    assert.ok(hubs.every((hub) => hub.lives));
+  } finally {
+    for (const hub of [one, two]) assert.equal(await hub.stop(), 0, hub.stderr());
+  }
+  assert.ok((await fleet(store)).every((hub) => !hub.lives), 'hubs that stopped are not listed as alive');
+});
+
+story('a hub that is killed loses no more than its last second, and comes back as itself', async ({ folder, store, context }) => {
+  const { key, id } = await makeKey(store, 'ada');
+  const one = await serveWith(store, `${folder}/one`);
+  let two = await serveWith(store, `${folder}/two`);
+  try {
+    const first = (await fleet(store)).find((hub) => hub.address === two.url);
+    let counted = 0;
+    for (let life = 0; life < Number(process.env.MOEX_LIVES ?? 2); ++life) {
+      const received = [];
+      const body = { prompt: 'The sea was', max_tokens: 900, stream: true, logprobs: 1, ...endless };
+      const streams = [one, two].map((hub) => readStream(`${hub.api}/completions`, body, hub === two ? received : [], key));
+      await until(async () => {
+        await new Promise((resolve) => setImmediate(resolve));
+        return Date.now() - received[0] >= 1500;
+      });
+      const killed = Date.now();
+      two.signal('SIGKILL');
+      await two.ended;
+      const ofOne = [];
+      await Promise.all(streams);
+      two = await serveWith(store, `${folder}/two`);
+      await until(async () => (await usage(store, id)).tokens - counted >= 900);
+      const used = (await usage(store, id)).tokens - counted;
+      counted += used;
+      const lost = received.length - (used - 900);
+      const lastSecond = received.filter((time) => time > killed - 1000).length;
+      context.diagnostic(`${received.length} received, ${lost} not counted, ${lastSecond} in the last second`);
+      assert.ok(lost >= 0, `${-lost} tokens counted that nobody got`);
+      assert.ok(lost <= lastSecond, `${lost} lost, ${lastSecond} received in the last second`);
+    }
+    const again = (await fleet(store)).find((hub) => hub.hub === first.hub);
+    assert.ok(again.lives);
+    assert.ok(again.incarnation > first.incarnation);
+    assert.equal((await fleet(store)).length, 2);
+  } finally {
+    for (const hub of [one, two]) assert.equal(await hub.stop(), 0, hub.stderr());
+  }
+});
+
+story('a store that is away stops no answer and loses no count', async ({ folder, store }) => {
+  const hub = await serveWith(store, `${folder}/one`);
+  try {
+    const admin = adminKeyOf(hub);
+    const { key, id } = await makeKey(store, 'ada');
+    await until(async () => (await ask(hub, key)).status === 200);
+    const before = await usage(store, id);
+
+    const received = [];
+    const body = { prompt: 'The sea was', max_tokens: 600, stream: true, logprobs: 1, ...endless };
+    const stream = readStream(`${hub.api}/completions`, body, received, key);
+    await until(async () => { await new Promise((resolve) => setImmediate(resolve)); return received.length > 10; });
+    await store.stop();
+    await until(async () => (await health(hub)).status === 'degraded');
+    assert.equal((await health(hub)).code, 200, 'a balancer must not take the hub out');
+    assert.equal((await ask(hub, key)).status, 200);
+    await stream;
+    assert.equal(received.length, 600);
+
+    const refused = await postJson(`${hub.url}/api/admin/keys`, { name: 'bob', role: 'api' }, admin);
+    assert.equal(refused.status, 503);
+    const list = await fetch(`${hub.url}/api/admin/keys`, { headers: { authorization: `Bearer ${admin}` } });
+    assert.equal(list.status, 503);
+
+    await store.start();
+    await until(async () => (await health(hub)).status === 'ok');
+    await until(async () => (await usage(store, id)).tokens === before.tokens + 605);
+    assert.equal((await postJson(`${hub.url}/api/admin/keys`, { name: 'bob', role: 'api' }, admin)).status, 200);
+  } finally { assert.equal(await hub.stop(), 0, hub.stderr()); }
+});
+
+test('a password in the address of the store is refused by name', async () => {
+  const run = await runHub(['key', 'list', '--store', 'postgresql://moex:secret@db.example/moex']);
+  assert.equal(run.code, 2, run.stderr);
+  assert.match(run.stderr, /--store.*password.*PGPASSFILE/);
+  assert.ok(!run.stderr.includes('secret'));
+});
