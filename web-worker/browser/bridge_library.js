@@ -64,6 +64,20 @@ var MoexBridge = {
     return Module['mx'].readFile(HEAPU8.slice(hex, hex + 64), offset, HEAPU8.subarray(to, to + size));
   },
 
+  // ---- The following functions find and keep pages of keys and values.
+  mx_find_pages: function(tokens, count, firstPage) {
+    tokens = (tokens >>> 0) / 4;
+    Module['mx'].findPages(HEAPU32.slice(tokens, tokens + count), firstPage);
+  },
+  mx_keep_pages: function(turn, tokens, count) {
+    tokens = (tokens >>> 0) / 4;
+    Module['mx'].keepPages(turn, HEAPU32.slice(tokens, tokens + count));
+  },
+  mx_page_read: function(page, size) {
+    page = page >>> 0;
+    Module['mx'].pageRead(HEAPU8.slice(page, page + size));
+  },
+
   // ---- The following functions return time and report status.
   mx_now_ms: function() { return performance.now(); },
   mx_random: function() { return Math.random(); },

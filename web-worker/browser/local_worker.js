@@ -1,14 +1,18 @@
 // The Dedicated Worker behind "this device" in the chat page: downloads the hub's model into the browser's files, loads
 // it onto the GPU, and answers.
-// Messages in:  {type: "look", key, hub_key} | {type: "load", key, context_tokens_max} | {type: "ask", body}
-//               | {type: "cancel"}
-// Messages out: {looked: {name, bytes, missing_bytes, hub_key}}, {fetched: {done_bytes, all_bytes}}, and the reports of
-//               local_tab.cpp: {progress}, {ready}, {text}, {ended}, {refused}, {failed: {code, message}}
+// Messages in:  {type: "look", key, hub_key} | {type: "load", key, context_tokens_max}
+//               | {type: "ask", body, conversation: id} | {type: "cancel"}
+//               | {type: "remember", is_on}: the user has agreed that pages of keys and values are kept, or not
+//               | {type: "forget", conversation: id}: it was deleted
+// Messages out: {looked: {name, bytes, missing_bytes, hub_key}}, {fetched: {done_bytes, all_bytes}},
+//               {pages: the report of page_files.js}, and the reports of local_tab.cpp: {progress}, {ready}, {text},
+//               {ended}, {refused}, {failed: {code, message}}
 import createModule from "./moex-local.js";
 import { FileStore, StoreError } from "./file_store.js";
 import { gpuProblem } from "./gpu.js";
 import { Host } from "./host.js";
 import { checkHub } from "./hub_key.js";
+import { PageFiles, behindHash } from "./page_files.js";
 import { BrowserText } from "./text.js";
 
 const package_url = new URL("../api/package", import.meta.url).href;
@@ -17,7 +21,22 @@ const host = new Host();
 let store = null;
 let listed = null;       // the hub's list of the model's files (/api/package)
 
+const pages = new PageFiles({
+  takePage(before, page) {
+    let taken = 0;
+    host.withBytes(behindHash(before, page), (address, size) => { taken = host.wasm._mx_on_page(address, size); });
+    return ["refused", "partly", "wholly"][taken];
+  },
+  endOfPages: () => host.wasm._mx_on_pages_end(),
+  readPage(before, turn, index, num_tokens) {
+    host.withBytes(before, (address, size) => host.wasm._mx_read_page(address, size, turn, index, num_tokens));
+  },
+}, (report) => self.postMessage({ pages: report }));
+
 Object.assign(host.mx, {
+  findPages: (tokens, first_page) => { pages.find(tokens, first_page); },
+  keepPages: (turn, tokens) => pages.keep(turn, tokens),
+  pageRead: (bytes) => pages.given(bytes),
   fileSize: (hex) => store.size(decoder.decode(hex)),
   readFile: (hex, offset, to) => store.read(decoder.decode(hex), offset, to),
   report(json) {
@@ -79,7 +98,20 @@ async function load({ key, context_tokens_max }) {
   await store.keepOnly(listed);
   await store.openAll(listed.files);
   await loading;
-  host.withText(listed.sha256, (address, size) => host.wasm._mx_local_open(address, size, context_tokens_max));
+  const hashes = listed.sha256 + await textsHash();
+  host.withText(hashes, (address, size) => host.wasm._mx_local_open(address, size, context_tokens_max));
+}
+
+// Returns the SHA-256 of the model's text files, one behind the other, by which pages name their source.
+async function textsHash() {
+  const parts = ["tokenizer.json", "tokenizer_config.json"].map((wanted) => {
+    const file = listed.files.find(({ name }) => name === wanted);
+    const bytes = new Uint8Array(file?.bytes ?? 0);
+    if (file) store.read(file.sha256, 0, bytes);
+    return bytes;
+  });
+  const hash = await crypto.subtle.digest("SHA-256", await new Blob(parts).arrayBuffer());
+  return Array.from(new Uint8Array(hash), (byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
 function fail(error) {
@@ -92,7 +124,10 @@ function fail(error) {
 self.onmessage = ({ data }) => {
   if (data.type === "look") look(data).catch(fail);
   else if (data.type === "load") load(data).catch(fail);
+  else if (data.type === "remember") pages.remember(data.is_on, listed.sha256);
+  else if (data.type === "forget") pages.forget(data.conversation);
   else if (data.type === "ask") {
+    pages.begin(data.conversation);
     host.withText(JSON.stringify(data.body), (address, size) => host.wasm._mx_local_ask(address, size));
   } else if (data.type === "cancel") host.wasm._mx_local_cancel();
 };

@@ -478,4 +478,11 @@ void GpuDecoder::rewind(std::uint32_t num_tokens) {
     has_choice_ = false;
 }
 
+void GpuDecoder::resume(std::uint32_t num_tokens) {
+    MOEX_CHECK(num_tokens <= context_tokens(),
+               text(num_tokens, " tokens, the cache has room for ", context_tokens()));
+    num_tokens_ = num_tokens;
+    rewind(num_tokens);
+}
+
 }  // namespace moex

@@ -134,6 +134,9 @@ class GpuDecoder {
     // Shortens the sequence to its first `num_tokens` tokens. Chosen tokens that were not read are
     // dropped.
     void rewind(std::uint32_t num_tokens);
+    // Continues after `num_tokens` tokens whose pages the cache holds: tokens of the sequence, or
+    // pages that write_page() wrote.
+    void resume(std::uint32_t num_tokens);
 
     // Starts a pass over `batch` for several sequences. They share a cache of
     // GpuDecoderOptions::pages pages, and the caller assigns the pages to sequences. Do not mix

@@ -20,7 +20,7 @@ std::string last_words(const nlohmann::ordered_json& message) {
 }  // namespace
 
 void LocalModel::open(gpu::Device& device, const PackageFiles& files, const LocalText& words,
-                      std::uint32_t context_tokens_max, WeightProgress progress,
+                      std::uint32_t context_tokens_max, PageShelf& shelf, WeightProgress progress,
                       std::function<void(Result<std::unique_ptr<LocalModel>>)> done) {
     std::unique_ptr<LocalModel> opened(new LocalModel);
     if (const Status read = opened->read_text(words); !read.ok()) return done(read.error());
@@ -33,13 +33,18 @@ void LocalModel::open(gpu::Device& device, const PackageFiles& files, const Loca
     NamedWeights weights(files, *model);
     CountedWeights counted(weights, DecoderMemory::needs_of(*model, sizes).weights,
                            std::move(progress));
+    opened->shelf_ = &shelf;
+    const KvSource source = local_kv_source(files.config(), options.kv_kind, words.manifest_sha256,
+                                            words.texts_sha256);
     const auto held = std::make_shared<std::unique_ptr<LocalModel>>(std::move(opened));
-    GpuDecoder::create(device, *model, options, counted,
-                       [held, done = std::move(done)](Result<std::unique_ptr<GpuDecoder>> made) {
-                           if (!made.ok()) return done(made.error());
-                           (*held)->decoder_ = *std::move(made);
-                           done(std::move(*held));
-                       });
+    GpuDecoder::create(
+        device, *model, options, counted,
+        [held, source, done = std::move(done)](Result<std::unique_ptr<GpuDecoder>> made) {
+            if (!made.ok()) return done(made.error());
+            (*held)->decoder_ = *std::move(made);
+            (*held)->pages_.emplace(*(*held)->decoder_, source);
+            done(std::move(*held));
+        });
 }
 
 Status LocalModel::read_text(const LocalText& words) {
@@ -97,25 +102,52 @@ Status LocalModel::ask(const nlohmann::ordered_json& body, Events events) {
     bytes_.emplace(*tokenizer_);
     filter_.emplace(question.stops);
 
-    // Keep the cached tokens that the prompt begins with. Feed at least the prompt's last token,
-    // because its logits are needed.
-    const std::size_t common_max = std::min(held_.size(), prompt.size() - 1);
-    const auto common = static_cast<std::size_t>(
-        std::mismatch(held_.begin(), held_.begin() + static_cast<std::ptrdiff_t>(common_max),
-                      prompt.begin())
-            .first -
-        held_.begin());
+    // Keep the cached tokens that the prompt begins with.
+    const auto common =
+        std::mismatch(held_.begin(), held_.end(), prompt.begin(), prompt.end()).first -
+        held_.begin();
     decoder_->rewind(static_cast<std::uint32_t>(common));
     held_.assign(prompt.begin(), prompt.end());
-
-    const auto room = static_cast<std::uint32_t>(context - prompt.size());
-    loop_ = loop_for(question, std::min(question.max_tokens.value_or(room), room));
-    loop_->start(std::span(held_).subspan(common));
+    ++turn_;
+    loop_ = nullptr;
+    is_cancelled_ = false;
+    pages_->begin(held_, static_cast<std::uint32_t>(common));
+    shelf_->find(held_, pages_->first_page(),
+                 {.take =
+                      [this, life = life_.watch()](const Sha256& before, ByteView page) {
+                          if (!life.alive()) return PageShelf::Taken::refused;
+                          return pages_->take(before, page);
+                      },
+                  .done =
+                      [this, question = std::move(question), life = life_.watch()] {
+                          if (life.alive()) start(question);
+                      }});
     return {};
 }
 
+// Starts the answer after the tokens that the GPU holds. At least the prompt's last token is
+// computed, because its logits are needed.
+void LocalModel::start(const LocalQuestion& question) {
+    const auto num_prompt = static_cast<std::uint32_t>(held_.size());
+    end_.cached_tokens = std::min(pages_->num_held(), num_prompt - 1);
+    decoder_->resume(end_.cached_tokens);
+    if (is_cancelled_) return on_end(AnswerEnd::cancelled);
+
+    const std::uint32_t room = context_tokens() - num_prompt;
+    loop_ = loop_for(question, std::min(question.max_tokens.value_or(room), room));
+    loop_->start(std::span(held_).subspan(end_.cached_tokens));
+}
+
 void LocalModel::cancel() {
+    is_cancelled_ = true;
     if (loop_) loop_->cancel();
+}
+
+void LocalModel::read_page(std::uint32_t turn, std::uint32_t index, std::uint32_t num_tokens,
+                           const Sha256& before, std::function<void(Result<Bytes>)> done) {
+    if (turn != turn_ || num_tokens > held_.size())
+        return done(Error{ErrorCode::not_found, "another text is on the GPU by now"});
+    pages_->read(std::span(held_).first(num_tokens), index, before, std::move(done));
 }
 
 void LocalModel::show(const std::string& text) {
@@ -125,7 +157,12 @@ void LocalModel::show(const std::string& text) {
 void LocalModel::on_tokens(std::span<const std::uint32_t> ids) {
     held_.insert(held_.end(), ids.begin(), ids.end());
     last_at_ = std::chrono::steady_clock::now();
-    if (end_.completion_tokens == 0) first_at_ = last_at_;
+    if (end_.completion_tokens == 0) {
+        first_at_ = last_at_;
+        // The prompt is read: its full pages stay as they are, whatever the answer adds.
+        const std::size_t in_pages = end_.prompt_tokens / kv_page_tokens * kv_page_tokens;
+        if (in_pages > 0) shelf_->keep(turn_, std::span(held_).first(in_pages));
+    }
 
     std::string shown;
     for (const std::uint32_t id : ids) {
@@ -149,6 +186,7 @@ void LocalModel::on_end(Result<AnswerEnd> how) {
     if (end_.completion_tokens > 1 && took.count() > 0)
         end_.tokens_per_s = (end_.completion_tokens - 1) / took.count();
     events_.on_end(end_);
+    if (!held_.empty()) shelf_->keep(turn_, held_);
 }
 
 }  // namespace moex

@@ -1,7 +1,7 @@
 // A whole model that answers the user of this device: text in, text out, one answer after the
 // other. The hub's own sampler draws the tokens, so the same seed and the same logits give the same
-// tokens as at the hub. The beginning that a prompt shares with the cached sequence is not computed
-// again. All calls are made on the device's one thread.
+// tokens as at the hub. The beginning that a prompt shares with the cached sequence, or with pages
+// that a PageShelf kept, is not computed again. All calls are made on the device's one thread.
 #pragma once
 
 #include <chrono>
@@ -18,6 +18,7 @@
 #include "hub/model/tokenizer/tokenizer.h"
 #include "web-worker/decoder/answer_loop.h"
 #include "web-worker/decoder/gpu_decoder.h"
+#include "web-worker/local/local_pages.h"
 #include "web-worker/local/local_question.h"
 #include "web-worker/package/named_weights.h"
 
@@ -27,22 +28,25 @@ namespace moex {
 struct LocalText {
     std::string tokenizer_json, tokenizer_config_json;
     GenerationDefaults generation;
+    // SHA-256 of manifest.json; SHA-256 of tokenizer.json, then tokenizer_config.json
+    Sha256 manifest_sha256{}, texts_sha256{};
 };
 
 // The reason why an answer ended, and its figures.
 struct LocalEnd {
     AnswerEnd how = AnswerEnd::stop;
     std::uint32_t prompt_tokens = 0, completion_tokens = 0;
-    double tokens_per_s = 0;  // rate after the first token; 0 if the answer is too short
+    std::uint32_t cached_tokens = 0;  // prompt tokens that were not computed for this answer
+    double tokens_per_s = 0;          // rate after the first token; 0 if the answer is too short
 };
 
 // Answers questions with a whole model on this device.
 class LocalModel {
   public:
-    // Loads the model. `device` outlives the model; `files` are read during this call only. Returns
-    // no_space if a buffer exceeds the device's binding limit.
+    // Loads the model. `device` and `shelf` outlive the model; `files` are read during this call
+    // only. Returns no_space if a buffer exceeds the device's binding limit.
     static void open(gpu::Device& device, const PackageFiles& files, const LocalText& words,
-                     std::uint32_t context_tokens_max, WeightProgress progress,
+                     std::uint32_t context_tokens_max, PageShelf& shelf, WeightProgress progress,
                      std::function<void(Result<std::unique_ptr<LocalModel>>)> done);
 
     std::uint32_t context_tokens() const { return decoder_->context_tokens(); }
@@ -58,11 +62,17 @@ class LocalModel {
     Status ask(const nlohmann::ordered_json& body, Events events);
     void cancel();  // on_end follows
 
+    // Reads a page of the text that PageShelf::keep() told of, of which the shelf knows the first
+    // `num_tokens` tokens. Error: not_found if another text is on the GPU by now.
+    void read_page(std::uint32_t turn, std::uint32_t index, std::uint32_t num_tokens,
+                   const Sha256& before, std::function<void(Result<Bytes>)> done);
+
   private:
     LocalModel() = default;
     Status read_text(const LocalText& words);
     Result<std::vector<TokenId>> prompt_of(const LocalQuestion& question) const;
     std::unique_ptr<AnswerLoop> loop_for(const LocalQuestion& question, std::uint32_t max_tokens);
+    void start(const LocalQuestion& question);
     void on_tokens(std::span<const std::uint32_t> ids);
     void on_end(Result<AnswerEnd> how);
     void show(const std::string& text);
@@ -72,6 +82,9 @@ class LocalModel {
     std::shared_ptr<const ChatTemplate> chat_template_;
     GenerationDefaults generation_;
     std::vector<std::uint32_t> held_;  // tokens whose keys and values the decoder holds
+    PageShelf* shelf_ = nullptr;
+    std::optional<LocalPages> pages_;
+    std::uint32_t turn_ = 0;  // number of the question to which `held_` belongs
 
     // State of the running answer.
     Events events_;
@@ -79,7 +92,9 @@ class LocalModel {
     std::optional<StreamDecoder> bytes_;
     std::optional<StopFilter> filter_;
     std::chrono::steady_clock::time_point first_at_, last_at_;
-    std::unique_ptr<AnswerLoop> loop_;
+    std::unique_ptr<AnswerLoop> loop_;  // null while the shelf looks for pages
+    bool is_cancelled_ = false;         // by a cancel() before the loop has started
+    LifeGuard life_;
 };
 
 }  // namespace moex

@@ -6,11 +6,14 @@
 //   used any more.
 #include <emscripten.h>
 
+#include <algorithm>
 #include <memory>
+#include <utility>
 
 #include "web-worker/gpu/webgpu/webgpu_device.h"
 #include "web-worker/local/file_bridge.h"
 #include "web-worker/local/local_model.h"
+#include "web-worker/local/page_bridge.h"
 #include "web-worker/local/tab_files.h"
 
 namespace moex {
@@ -18,7 +21,29 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+// The pages in the browser's files (web-worker/browser/page_files.js).
+class TabShelf : public PageShelf {
+  public:
+    void find(std::span<const std::uint32_t> tokens, std::uint32_t first_page,
+              Found found) override {
+        found_ = std::move(found);
+        mx_find_pages(tokens.data(), static_cast<std::uint32_t>(tokens.size()), first_page);
+    }
+    void keep(std::uint32_t turn, std::span<const std::uint32_t> tokens) override {
+        mx_keep_pages(turn, tokens.data(), static_cast<std::uint32_t>(tokens.size()));
+    }
+    Taken take(const Sha256& before, ByteView page) const { return found_.take(before, page); }
+    void end_of_pages() {
+        const auto done = std::move(found_.done);
+        done();
+    }
+
+  private:
+    Found found_;
+};
+
 struct LocalTab {
+    TabShelf shelf;
     std::unique_ptr<gpu::Device> device;
     std::unique_ptr<LocalModel> model;
 };
@@ -56,15 +81,21 @@ void on_model(Result<std::unique_ptr<LocalModel>> opened) {
               {"context_tokens", tab().model->context_tokens()}}}});
 }
 
-Status load(const std::string& manifest_sha256, std::uint32_t context_tokens_max) {
+Status load(const std::string& manifest_sha256, const std::string& texts_sha256,
+            std::uint32_t context_tokens_max) {
     MOEX_ASSIGN(files, TabFiles::open(manifest_sha256));
     LocalText words;
+    MOEX_ASSIGN(manifest_hash, parse_sha256(manifest_sha256));
+    MOEX_ASSIGN(texts_hash, parse_sha256(texts_sha256));
+    words.manifest_sha256 = manifest_hash;
+    words.texts_sha256 = texts_hash;
     MOEX_ASSIGN(tokenizer, files->text_file("tokenizer.json"));
     MOEX_ASSIGN(config, files->text_file("tokenizer_config.json"));
     words.tokenizer_json = std::move(tokenizer);
     words.tokenizer_config_json = std::move(config);
     words.generation = files->manifest().generation;
-    LocalModel::open(*tab().device, *files, words, context_tokens_max, tell_progress(), on_model);
+    LocalModel::open(*tab().device, *files, words, context_tokens_max, tab().shelf, tell_progress(),
+                     on_model);
     return {};
 }
 
@@ -76,6 +107,7 @@ Json ended(const LocalEnd& end) {
              {{"finish_reason", reason},
               {"prompt_tokens", end.prompt_tokens},
               {"completion_tokens", end.completion_tokens},
+              {"cached_tokens", end.cached_tokens},
               {"tokens_per_s", end.tokens_per_s}}}};
 }
 
@@ -87,10 +119,12 @@ void mx_bind_heap();  // defined in bridge_library.js; gives it access to the WA
 
 EMSCRIPTEN_KEEPALIVE void mx_init() { mx_bind_heap(); }
 
-// Loads a package. `hex`: the SHA-256 of the package's manifest, 64 digits.
+// Loads a package. `hex`: the SHA-256 of the package's manifest, then that of its texts
+// (LocalText), 64 digits each.
 EMSCRIPTEN_KEEPALIVE void mx_local_open(const char* hex, std::uint32_t size_bytes,
                                         std::uint32_t context_tokens_max) {
-    const std::string manifest_sha256(hex, size_bytes);
+    const std::string hashes(hex, size_bytes), manifest_sha256 = hashes.substr(0, size_bytes / 2),
+                                               texts_sha256 = hashes.substr(size_bytes / 2);
     gpu::open_webgpu_device([=](Result<std::unique_ptr<gpu::Device>> opened) {
         if (!opened.ok()) return report("failed", opened.error());
         tab().device = *std::move(opened);
@@ -99,7 +133,8 @@ EMSCRIPTEN_KEEPALIVE void mx_local_open(const char* hex, std::uint32_t size_byte
             report("failed",
                    {is_memory ? ErrorCode::no_space : ErrorCode::device_lost, loss.reason});
         });
-        if (const Status loaded = load(manifest_sha256, context_tokens_max); !loaded.ok())
+        if (const Status loaded = load(manifest_sha256, texts_sha256, context_tokens_max);
+            !loaded.ok())
             report("failed", loaded.error());
     });
 }
@@ -123,6 +158,31 @@ EMSCRIPTEN_KEEPALIVE void mx_local_ask(const char* json, std::uint32_t size_byte
 }
 EMSCRIPTEN_KEEPALIVE void mx_local_cancel() {
     if (tab().model) tab().model->cancel();
+}
+
+// Takes a page that mx_find_pages() asked for. `bytes`: the SHA-256 of all tokens before the page,
+// then the page. Returns 0 if it was refused, 1 if it was taken in part or not needed, 2 if the
+// whole page was taken.
+EMSCRIPTEN_KEEPALIVE int mx_on_page(const std::byte* bytes, std::uint32_t size_bytes) {
+    Sha256 before{};
+    const ByteView all(bytes, size_bytes);
+    if (all.size() < before.size()) return 0;
+    std::copy_n(all.begin(), before.size(), before.begin());
+    return static_cast<int>(tab().shelf.take(before, all.subspan(before.size())));
+}
+EMSCRIPTEN_KEEPALIVE void mx_on_pages_end() { tab().shelf.end_of_pages(); }
+
+// Answers with mx_page_read(). `before`: the SHA-256 of all tokens before the page.
+EMSCRIPTEN_KEEPALIVE void mx_read_page(const std::byte* before, std::uint32_t size_bytes,
+                                       std::uint32_t turn, std::uint32_t index,
+                                       std::uint32_t num_tokens) {
+    Sha256 hash{};
+    if (size_bytes != hash.size() || !tab().model) return mx_page_read(nullptr, 0);
+    std::copy_n(before, hash.size(), hash.begin());
+    tab().model->read_page(turn, index, num_tokens, hash, [](Result<Bytes> page) {
+        if (!page.ok()) return mx_page_read(nullptr, 0);
+        mx_page_read(page->data(), static_cast<int>(page->size()));
+    });
 }
 
 }  // extern "C"

@@ -1,0 +1,1 @@
+../../static/js/kept_pages.js

@@ -1,0 +1,156 @@
+// The pages of keys and values that the model in this worker takes from the browser's files and gives to them
+// (kept_pages.js). The model never waits for a file that does not come: each call ends, and without files it computes
+// every token. Reports of onChange(): {is_on, bytes, bytes_max}, with `trouble`: "" | "full" | "failed", and `message`.
+import { KeptPages } from "./kept_pages.js";
+import { bounded } from "./storage.js";
+
+const page_tokens = 128;
+const hash_bytes = 32;
+const find_ms_max = 15000;      // a question waits so long for its pages, then its tokens are computed
+
+// Returns the SHA-256 of the first `num` tokens, each as a little-endian u32.
+async function hashOf(tokens, num) {
+  return new Uint8Array(await crypto.subtle.digest("SHA-256", tokens.slice(0, num)));
+}
+
+// Connects one model with its pages.
+export class PageFiles {
+  // `wasm`: the functions takePage(before, page), endOfPages() and readPage(before, turn, index, num_tokens), of which
+  // the last answers by given().
+  constructor(wasm, onChange) {
+    this.wasm = wasm;
+    this.onChange = onChange;
+    this.pages = null;
+    this.wishes = 0;             // number of calls of remember()
+    this.opened = Promise.resolve();
+    this.conversation = "";      // of the question that is being answered
+    this.forgotten = new Set();  // conversations that were deleted
+    this.turn = 0;
+    this.give = () => {};        // takes the page that readPage() asked for
+    this.work = Promise.resolve();
+  }
+
+  // Begins to keep pages, for which the user has agreed, or ends it. `model`: the name of the pages' source.
+  remember(is_on, model) {
+    this.pages?.close();
+    this.pages = null;
+    this.wishes += 1;
+    this.opened = is_on ? this.open(model, this.wishes) : Promise.resolve(this.onChange({ is_on: false }));
+  }
+  async open(model, wish) {
+    try {
+      const opened = await KeptPages.open(model);
+      if (wish !== this.wishes) return opened.close();
+      this.pages = opened;
+      return await this.tell();
+    } catch (error) { return this.tell("failed", error); }
+  }
+  get is_on() { return this.pages !== null && !this.pages.is_closed; }
+
+  async tell(trouble = "", error = null) {
+    const bytes = trouble === "failed" ? 0 : await this.pages.bytes();
+    this.onChange({
+      is_on: true, bytes, bytes_max: this.pages?.bytes_max ?? 0, trouble, message: error?.message ?? "",
+    });
+  }
+
+  // ---- pages for a question
+
+  // Begins a question of `conversation`.
+  begin(conversation) {
+    this.conversation = conversation;
+    this.forgotten.delete(conversation);      // it was deleted, and the deletion was taken back
+  }
+
+  // Gives the model the pages of `tokens` from page `first_page` on.
+  async find(tokens, first_page) {
+    this.turn += 1;              // pages of the text before are not kept any more
+    let has_ended = false;
+    try {
+      await bounded("pages", async () => {
+        await this.opened;
+        if (this.is_on) await this.giveChain(tokens, first_page, () => !has_ended);
+      }, find_ms_max);
+    } catch (error) { this.tell("failed", error); }
+    has_ended = true;
+    this.wasm.endOfPages();
+  }
+  async giveChain(tokens, first_page, isWanted) {
+    const used = [];
+    for (let page = first_page; page * page_tokens < tokens.length; page += 1) {
+      const before = await hashOf(tokens, page * page_tokens);
+      const is_whole = (page + 1) * page_tokens <= tokens.length;
+      const end = is_whole ? await hashOf(tokens, (page + 1) * page_tokens) : null;
+      let taken = "";
+      for (const name of await this.pages.names(before, end)) {
+        const bytes = await this.pages.read(name);
+        if (!isWanted()) return;
+        taken = bytes ? this.wasm.takePage(before, bytes) : "refused";
+        if (taken === "refused") await this.pages.remove([name]);
+        else used.push(name);
+        if (taken === "wholly") break;
+      }
+      if (taken !== "wholly") break;
+    }
+    await this.pages.use(used, this.conversation);
+  }
+
+  // ---- pages of an answer
+
+  // Keeps the pages of `tokens`, which the GPU holds, one after the other. A later question ends it.
+  keep(turn, tokens) {
+    const { conversation, turn: now } = this;
+    this.work = this.work.then(async () => {
+      const isWanted = () => this.is_on && now === this.turn && !this.forgotten.has(conversation);
+      if (!isWanted()) return;
+      try {
+        const is_full = await this.keepChain(turn, tokens, conversation, isWanted);
+        if (this.is_on) await this.tell(is_full ? "full" : "");
+      } catch (error) {
+        if (this.is_on) this.tell("failed", error);
+      }
+    });
+  }
+  // Deletes the pages of a conversation, and keeps no more of it.
+  forget(conversation) {
+    this.forgotten.add(conversation);
+    this.work = this.work.then(async () => {
+      if (!this.is_on) return;
+      await this.pages.forget(conversation).then(() => this.tell(), (error) => this.tell("failed", error));
+    });
+  }
+  // Returns true if there was no room for a page.
+  async keepChain(turn, tokens, conversation, isWanted) {
+    const chain = new Set();
+    for (let page = 0; page * page_tokens < tokens.length && isWanted(); page += 1) {
+      const num_tokens = Math.min((page + 1) * page_tokens, tokens.length);
+      const before = await hashOf(tokens, page * page_tokens), end = await hashOf(tokens, num_tokens);
+      const name = `${await this.pages.nameOf(before)}.${await this.pages.nameOf(end)}`;
+      if ((await this.pages.names(before, end)).includes(name)) {
+        chain.add(name);
+        await this.pages.use([name], conversation);
+        continue;
+      }
+      const bytes = await this.read(before, turn, page, num_tokens);
+      if (bytes.length === 0 || !isWanted()) return false;
+      const written = await this.pages.write({ before, end, bytes, position: page, conversation, chain });
+      if (written !== "kept") return written === "full";
+    }
+    return false;
+  }
+  read(before, turn, page, num_tokens) {
+    return new Promise((give) => {
+      this.give = give;
+      this.wasm.readPage(before, turn, page, num_tokens);
+    });
+  }
+  given(bytes) { this.give(bytes); }
+}
+
+// Returns `before`, a hash, and the bytes of a page as one stretch of bytes, as mx_on_page() takes them.
+export function behindHash(before, bytes) {
+  const all = new Uint8Array(hash_bytes + bytes.length);
+  all.set(before);
+  all.set(bytes, hash_bytes);
+  return all;
+}

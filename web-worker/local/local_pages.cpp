@@ -1,0 +1,128 @@
+#include "web-worker/local/local_pages.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "protocol/text.h"
+
+namespace moex {
+namespace {
+
+KvRowType row_type_of(KvKind kind) {
+    switch (kind) {
+        case KvKind::f32: return KvRowType::f32;
+        case KvKind::f16: return KvRowType::f16;
+        case KvKind::u8: break;
+    }
+    return KvRowType::u8;
+}
+
+// Copies the rows of the first `num_tokens` tokens from a page of `from_tokens` tokens to a page of
+// `to_tokens` tokens.
+void copy_rows(const KvSource& source, std::uint32_t num_tokens, ByteView from,
+               std::uint32_t from_tokens, std::span<std::byte> to, std::uint32_t to_tokens) {
+    const std::size_t row_bytes = kv_row_bytes(source.row_type, source.head_dim),
+                      num_slots = std::size_t{2} * source.end_layer * source.num_kv_heads;
+    for (std::size_t slot = 0; slot < num_slots; ++slot)
+        std::memcpy(to.data() + slot * to_tokens * row_bytes,
+                    from.data() + slot * from_tokens * row_bytes, num_tokens * row_bytes);
+}
+
+}  // namespace
+
+KvSource local_kv_source(const ModelConfig& config, KvKind kind, const Sha256& manifest,
+                         const Sha256& texts) {
+    // The hash of the manifest covers the plans of all layers; the first layer's is written out.
+    const LayerPlan& plan = config.layers.front();
+    KvSource source;
+    source.model = manifest;
+    source.texts = texts;
+    source.arithmetic = KvArithmetic::gpu;
+    source.row_type = row_type_of(kind);
+    source.end_layer = config.num_layers;
+    source.num_kv_heads = config.num_kv_heads;
+    source.head_dim = config.head_dim;
+    source.rotary_size = plan.rope.rotary_size > 0 ? plan.rope.rotary_size : config.head_dim;
+    source.window = plan.window;
+    source.rope_base = plan.rope.theta;
+    source.rope_scaling = plan.rope.scaling;
+    source.norm_epsilon = config.rms_norm_eps;
+    source.page_tokens = kv_page_tokens;
+    return source;
+}
+
+LocalPages::LocalPages(GpuDecoder& decoder, const KvSource& source)
+    : decoder_(decoder),
+      source_(source),
+      rows_(kv_rows_bytes(source, kv_page_tokens)) {}
+
+void LocalPages::begin(std::span<const std::uint32_t> prompt, std::uint32_t num_held) {
+    prompt_ = prompt;
+    num_held_ = num_held;
+}
+
+Status LocalPages::check(const Sha256& before, const KvPage& page) const {
+    MOEX_TRY(require_source(page.source, source_));
+    const std::uint32_t first = first_page() * kv_page_tokens;
+    if (page.first_position != first)
+        return Error{ErrorCode::bad_field,
+                     text("KV page: first_position is ", page.first_position, ", wanted ", first)};
+    if (page.before != before)
+        return Error{ErrorCode::bad_field,
+                     text("KV page: before is ", to_hex(page.before), ", wanted ", to_hex(before))};
+    if (!page.state.empty() || !page.workers.empty())
+        return Error{ErrorCode::bad_field,
+                     "KV page: a page of this device names no workers and "
+                     "has no recurrent state"};
+    return {};
+}
+
+PageShelf::Taken LocalPages::take(const Sha256& before, ByteView bytes) {
+    using Taken = PageShelf::Taken;
+    const auto page = decode_kv_page(bytes);
+    if (!page.ok() || !check(before, *page).ok()) return Taken::refused;
+
+    const std::uint32_t index = first_page(), first = page->first_position;
+    if (first >= prompt_.size()) return Taken::partly;
+    const auto wanted = prompt_.subspan(first);
+    const auto common = static_cast<std::uint32_t>(
+        std::mismatch(wanted.begin(), wanted.end(), page->tokens.begin(), page->tokens.end())
+            .first -
+        wanted.begin());
+    if (first + common <= num_held_) return Taken::partly;
+
+    const auto num_tokens = static_cast<std::uint32_t>(page->tokens.size());
+    std::fill(rows_.begin(), rows_.end(), std::byte{0});
+    copy_rows(source_, common, page->rows, num_tokens, rows_, kv_page_tokens);
+    if (!decoder_.write_page(index, rows_).ok()) return Taken::refused;
+    num_held_ = first + common;
+    return common == kv_page_tokens ? Taken::wholly : Taken::partly;
+}
+
+void LocalPages::read(std::span<const std::uint32_t> tokens, std::uint32_t index,
+                      const Sha256& before, std::function<void(Result<Bytes>)> done) {
+    const std::size_t first = std::size_t{index} * kv_page_tokens;
+    if (first >= tokens.size())
+        return done(Error{ErrorCode::invalid_argument,
+                          text("page ", index, " of a text of ", tokens.size(), " tokens")});
+    const auto own = tokens.subspan(first,
+                                    std::min<std::size_t>(kv_page_tokens, tokens.size() - first));
+    KvPage page{.source = source_,
+                .before = before,
+                .first_position = static_cast<std::uint32_t>(first),
+                .tokens = {own.begin(), own.end()}};
+    decoder_.read_page(index, rows_,
+                       [this, page = std::move(page), done = std::move(done),
+                        life = life_.watch()](Status read) mutable {
+                           if (!life.alive()) return;
+                           if (!read.ok()) return done(read.error());
+                           const auto num_tokens = static_cast<std::uint32_t>(page.tokens.size());
+                           Bytes rows(kv_rows_bytes(source_, num_tokens));
+                           copy_rows(source_, num_tokens, rows_, kv_page_tokens, rows, num_tokens);
+                           page.rows = rows;
+                           done(encode_kv_page(page));
+                       });
+}
+
+}  // namespace moex

@@ -1,0 +1,73 @@
+// The pages of this device's one sequence, as bytes that leave the GPU and return to it
+// (protocol/kv_page.h). A full page has kv_page_tokens tokens; the last page of a text has fewer.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "hub/model/config.h"
+#include "protocol/kv_page.h"
+#include "protocol/life_guard.h"
+#include "web-worker/decoder/gpu_decoder.h"
+
+namespace moex {
+
+// A place outside of the GPU's memory that keeps pages; in a tab: the browser's files.
+class PageShelf {
+  public:
+    enum class Taken { refused, partly, wholly };
+    struct Found {
+        // Takes one page. `before`: the SHA-256 of all tokens of the text before the page.
+        std::function<Taken(const Sha256& before, ByteView page)> take;
+        std::function<void()> done;  // called once, after the last page
+    };
+    virtual ~PageShelf() = default;
+    // Gives the pages of the text `tokens` in order, from the page with the index `first_page` on.
+    // The page after one that was not taken wholly is not given; another page with the same
+    // `before` may be. `tokens` stay valid until `found.done`, which may be called at once.
+    virtual void find(std::span<const std::uint32_t> tokens, std::uint32_t first_page,
+                      Found found) = 0;
+    // Tells that the GPU holds `tokens`. The shelf reads the pages that it lacks by
+    // LocalModel::read_page(); `turn` names the text there. `tokens` are valid during the call.
+    virtual void keep(std::uint32_t turn, std::span<const std::uint32_t> tokens) = 0;
+};
+
+// Returns what determines the bits of a page that this device computes. `manifest` and `texts` are
+// the hashes of KvSource.
+KvSource local_kv_source(const ModelConfig& config, KvKind kind, const Sha256& manifest,
+                         const Sha256& texts);
+
+// Takes pages into the cache of a decoder, and reads them from there.
+class LocalPages {
+  public:
+    // `decoder` outlives this object.
+    LocalPages(GpuDecoder& decoder, const KvSource& source);
+
+    // Begins a text, of which the decoder holds the first `num_held` tokens already. `prompt` stays
+    // valid until the last take().
+    void begin(std::span<const std::uint32_t> prompt, std::uint32_t num_held);
+    std::uint32_t first_page() const { return num_held_ / kv_page_tokens; }
+    // Writes a page to the GPU, if its common beginning with the prompt is longer than what is
+    // held. Refuses a page that another source computed, or that is not the next one.
+    PageShelf::Taken take(const Sha256& before, ByteView page);
+    // Returns the number of the prompt's tokens whose keys and values are on the GPU.
+    std::uint32_t num_held() const { return num_held_; }
+
+    // Reads the page `index` of the text `tokens`, which the decoder holds, as the bytes of a
+    // KvPage. One call at a time.
+    void read(std::span<const std::uint32_t> tokens, std::uint32_t index, const Sha256& before,
+              std::function<void(Result<Bytes>)> done);
+
+  private:
+    Status check(const Sha256& before, const KvPage& page) const;
+
+    GpuDecoder& decoder_;
+    KvSource source_;
+    std::span<const std::uint32_t> prompt_;
+    std::uint32_t num_held_ = 0;
+    Bytes rows_;  // of a full page, which take() writes or read() reads
+    LifeGuard life_;
+};
+
+}  // namespace moex

@@ -1,0 +1,15 @@
+// The functions by which the model in a tab keeps pages of keys and values in the browser's files
+// (web-worker/browser/page_files.js, through bridge_library.js). Tokens are valid during the call.
+#pragma once
+
+#include <cstdint>
+
+extern "C" {
+// Asks for the pages of a text, from the page `first_page` on. JavaScript answers with
+// mx_on_page(bytes, size) for each page, then with mx_on_pages_end().
+void mx_find_pages(const std::uint32_t* tokens, std::uint32_t num_tokens, std::uint32_t first_page);
+// Tells that the GPU holds a text. JavaScript asks for each page that it lacks by mx_read_page().
+void mx_keep_pages(std::uint32_t turn, const std::uint32_t* tokens, std::uint32_t num_tokens);
+// Gives the page that mx_read_page() asked for; `size_bytes` 0: it is not on the GPU any more.
+void mx_page_read(const void* page, int size_bytes);
+}
