@@ -67,6 +67,10 @@ std::string manifest_text(const Sha256& manifest, std::uint64_t size_bytes) {
     return text("MoEx manifest 1\n", to_hex(manifest), '\n', size_bytes);
 }
 std::string pages_text(std::string_view lines) { return text("MoEx pages 1\n", lines); }
+std::string layer_text(const Sha256& manifest, const Sha256& layer) {
+    return text("MoEx layer 1\n", to_hex(manifest), '\n', to_hex(layer));
+}
+
 std::string key_change_text(const PublicKey& from, const PublicKey& to) {
     return text("MoEx key 1\n", to_hex(from), '\n', to_hex(to));
 }

@@ -50,6 +50,8 @@ struct SignedManifest {
 std::string manifest_text(const Sha256& manifest, std::uint64_t size_bytes);
 // `lines`: one line for each file of the pages, "PATH SHA256\n", sorted by path.
 std::string pages_text(std::string_view lines);
+// `layer`: a blob that the hub made of the package's files (protocol/span_layer.h).
+std::string layer_text(const Sha256& manifest, const Sha256& layer);
 std::string key_change_text(const PublicKey& from, const PublicKey& to);
 
 // Returns the form in which people compare keys: "3f9a 01c2 ...", the first 128 bits of the key.

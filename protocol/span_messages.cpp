@@ -7,9 +7,10 @@
 namespace moex {
 namespace {
 
-constexpr std::size_t assign_head_bytes = 28, assign_layer_bytes = sizeof(Sha256) + 8,
-                      ready_bytes = 28, step_head_bytes = 12, sequence_bytes = 16,
-                      answer_head_bytes = 24, kv_head_bytes = 28, end_head_bytes = 4;
+constexpr std::size_t assign_head_bytes = 28,
+                      assign_layer_bytes = sizeof(Sha256) + 8 + sizeof(Signature), ready_bytes = 28,
+                      step_head_bytes = 12, sequence_bytes = 16, answer_head_bytes = 24,
+                      kv_head_bytes = 28, end_head_bytes = 4;
 
 Error wrong_span_size(FrameType type, std::uint64_t found_bytes, std::uint64_t wanted_bytes) {
     return Error{ErrorCode::payload_size,
@@ -70,6 +71,7 @@ Bytes encode_span_assign(const SpanAssign& message) {
     for (const SpanAssign::Layer& layer : message.layers) {
         out.raw(std::as_bytes(std::span(layer.blob)));
         out.u64(layer.size_bytes);
+        out.raw(layer.signature);
     }
     return finish_frame(std::move(out));
 }
@@ -103,6 +105,8 @@ Result<SpanAssign> decode_span_assign(ByteView frame, const WireLimits& limits) 
         std::copy(blob.begin(), blob.end(), std::as_writable_bytes(std::span(layer.blob)).begin());
         layer.size_bytes = in.u64();
         MOEX_TRY(check_count(type, "size of a layer's blob", layer.size_bytes, 1ull << 32));
+        const ByteView signature = in.take(sizeof(Signature));
+        std::copy(signature.begin(), signature.end(), layer.signature.begin());
     }
     return message;
 }

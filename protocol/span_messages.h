@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "protocol/identity.h"
 #include "protocol/messages.h"
 
 namespace moex {
@@ -27,6 +28,8 @@ struct SpanAssign {
     struct Layer {
         Sha256 blob{};
         std::uint64_t size_bytes = 0;
+        // of layer_text() (protocol/signed_package.h); zeros from a hub that signs nothing
+        Signature signature{};
         bool operator==(const Layer&) const = default;
     };
     std::uint32_t span = 0;  // chosen by the hub; never used again on this connection

@@ -42,8 +42,9 @@ SpanAssign sample_assign() {
                       .end_layer = 3,
                       .context_tokens = 4096,
                       .kv_bytes_max = 1ull << 33,
-                      .layers = {{{}, 5000}, {{}, 6000}}};
+                      .layers = {{{}, 5000, {}}, {{}, 6000, {}}}};
     assign.layers[1].blob.fill(std::byte{0xab});
+    assign.layers[1].signature.fill(std::byte{0xcd});
     return assign;
 }
 

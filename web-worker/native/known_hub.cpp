@@ -78,6 +78,11 @@ std::string_view chars_of(const Bytes& bytes) {
 
 }  // namespace
 
+bool SignedHub::has_signed_layer(const Sha256& blob, const Signature& signature) const {
+    const auto manifest = parse_sha256(package_sha256);
+    return manifest.ok() && fits(key, signature, layer_text(*manifest, blob));
+}
+
 KnownHub::KnownHub(HubAddress hub, std::filesystem::path file, std::optional<PublicKey> wanted)
     : hub_(std::move(hub)),
       file_(std::move(file)),
@@ -145,11 +150,12 @@ Result<SignedHub> KnownHub::judge(const std::optional<SignedManifest>& signature
                          text("the manifest ", to_hex(signature->sha256).substr(0, 12),
                               " from the hub does not match its hash")};
         MOEX_ASSIGN(blobs, blobs_of_manifest(chars_of(manifest)));
-        newest_ = {true, to_hex(signature->sha256), std::move(blobs)};
+        newest_ = {true, to_hex(signature->sha256), std::move(blobs), signature->key};
     }
     if (newest_.package_sha256 != to_hex(signature->sha256))
         return Error{ErrorCode::unavailable, "the hub does not send the manifest that it signs"};
 
+    newest_.key = signature->key;
     known_ = std::move(after);
     if (*judged == SignerKey::known && !wanted_) return newest_;
     if (*judged != SignerKey::known)

@@ -21,6 +21,10 @@ struct SignedHub {
     bool is_signed = false;
     std::string package_sha256;  // of the manifest, 64 digits
     std::set<Sha256> blobs;
+    PublicKey key{};
+
+    // Returns true if the hub signed the blob of a layer (protocol/span_layer.h).
+    bool has_signed_layer(const Sha256& blob, const Signature& signature) const;
 };
 
 // Thread-safe. The workers of a process share one object.

@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 
+#include "protocol/identity.h"
 #include "protocol/messages.h"
 #include "web-worker/held_blob.h"
 #include "web-worker/timing_options.h"
@@ -145,6 +146,9 @@ class Platform {
     virtual void fetch_blob(const Sha256& hash, std::uint64_t size_bytes, bool urgent,
                             std::function<void(std::uint64_t bytes, bool from_network)> progress,
                             std::function<void(Result<Bytes>)> done) = 0;
+    // Lets fetch_blob() take the blob of a layer (protocol/span_layer.h), which no manifest names.
+    // Returns false if the hub did not sign it.
+    virtual bool accept_layer(const Sha256&, const Signature&) { return false; }
     virtual void cancel_fetches() = 0;  // cancels all fetches; their `done` is not called
     // Sets the model, by name or hash: blobs that are fetched from this call on belong to it. The
     // platform evicts the blobs of other models first.

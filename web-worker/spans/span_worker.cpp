@@ -118,6 +118,8 @@ class SpanWorker : public SpanHost {
     }
 
     void fetch_layers() {
+        for (const SpanAssign::Layer& layer : wanted_->layers)
+            if (!context_.platform.accept_layer(layer.blob, layer.signature)) return refuse();
         layer_blobs_.assign(wanted_->layers.size(), {});
         missing_ = wanted_->layers.size();
         for (std::size_t i = 0; i < wanted_->layers.size(); ++i)

@@ -3,6 +3,7 @@
 #include "hub/base/log.h"
 #include "hub/base/sha256.h"
 #include "hub/commands/gpu/package_weights.h"
+#include "protocol/signed_package.h"
 #include "protocol/span_layer.h"
 #include "protocol/thread_name.h"
 
@@ -28,7 +29,8 @@ constexpr std::array<WeightPart::Name, num_span_tensors> part_names = {
 
 }  // namespace
 
-Result<std::unique_ptr<SpanLayers>> SpanLayers::open(std::shared_ptr<const ModelPackage> package) {
+Result<std::unique_ptr<SpanLayers>> SpanLayers::open(std::shared_ptr<const ModelPackage> package,
+                                                     Sign sign) {
     const auto refuse = [](std::string_view why) {
         return Error{ErrorCode::unsupported, std::string(why)};
     };
@@ -38,14 +40,16 @@ Result<std::unique_ptr<SpanLayers>> SpanLayers::open(std::shared_ptr<const Model
     MOEX_ASSIGN(model, decoder_model_of(*package));
     if (model.head_dim % 8 != 0 || model.head_dim > 256)
         return refuse("the kernels need a head_dim that is a multiple of 8, at most 256");
-    std::unique_ptr<SpanLayers> layers(new SpanLayers(std::move(package), std::move(model)));
+    std::unique_ptr<SpanLayers> layers(
+        new SpanLayers(std::move(package), std::move(model), std::move(sign)));
     layers->thread_ = std::thread([self = layers.get()] { self->hash_all(); });
     return Result<std::unique_ptr<SpanLayers>>(std::move(layers));
 }
 
-SpanLayers::SpanLayers(std::shared_ptr<const ModelPackage> package, DecoderModel model)
+SpanLayers::SpanLayers(std::shared_ptr<const ModelPackage> package, DecoderModel model, Sign sign)
     : package_(std::move(package)),
       model_(std::move(model)),
+      sign_(std::move(sign)),
       layers_(model_.num_layers) {}
 
 SpanLayers::~SpanLayers() {
@@ -57,14 +61,24 @@ void SpanLayers::hash_all() {
     name_thread("span-layers");
     for (std::uint32_t index = 0; index < model_.num_layers && !stops_; ++index) {
         if (model_.is_moe(index)) {
-            const Result<Bytes> blob = make(index);
-            if (!blob.ok())
+            const Result<SpanAssign::Layer> layer = describe(index);
+            if (!layer.ok())
                 return log_error("hub: no spans from here on", kv("layer", index),
-                                 kv("error", blob.error().message));
-            layers_[index] = {sha256(*blob), blob->size()};
+                                 kv("error", layer.error().message));
+            layers_[index] = *layer;
         }
         num_hashed_ = index + 1;
     }
+}
+
+Result<SpanAssign::Layer> SpanLayers::describe(std::uint32_t index) const {
+    MOEX_ASSIGN(blob, make(index));
+    SpanAssign::Layer layer{.blob = sha256(blob), .size_bytes = blob.size()};
+    if (!sign_) return layer;
+    MOEX_ASSIGN(manifest, parse_sha256(package_->manifest_sha256()));
+    MOEX_ASSIGN(signature, sign_(layer_text(manifest, layer.blob)));
+    layer.signature = signature;
+    return layer;
 }
 
 std::optional<SpanAssign::Layer> SpanLayers::layer(std::uint32_t index) const {

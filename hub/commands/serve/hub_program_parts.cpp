@@ -69,7 +69,10 @@ void HubProgram::open_spans() {
     if (!settings_.model.gives_model)
         return refuse("--give-model off: a worker would load attention weights");
     if (gpu_) return refuse("the hub's steps run on a GPU");
-    auto layers = SpanLayers::open(model_.package);
+    SpanLayers::Sign sign;
+    if (signing_key_)
+        sign = [key = signing_key_](std::string_view text) { return key->sign(text); };
+    auto layers = SpanLayers::open(model_.package, std::move(sign));
     if (!layers.ok()) return refuse(layers.error().message);
     span_layers_ = *std::move(layers);
 }

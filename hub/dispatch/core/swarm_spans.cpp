@@ -179,6 +179,9 @@ Status SwarmSpans::on_ready(EventContext& context, Worker& worker, ByteView fram
         // The worker has no room for these layers. It is asked for half as many.
         Room& room = rooms_[worker.id];
         room.layers_max = (held.end_layer - held.first_layer) / 2;
+        context.event(
+            worker, WorkerEvent::Kind::ready,
+            text("cannot hold layers ", held.first_layer, " to ", held.end_layer - 1, " whole"));
         drop(ready.span);
         if (room.layers_max == 0) rooms_.erase(worker.id);
         consider(context, worker);

@@ -29,7 +29,7 @@ std::shared_ptr<const ModelPackage> demo() {
 
 // The demo's layers, once all of them are hashed.
 SpanLayers& demo_layers() {
-    static const auto layers = must(SpanLayers::open(demo()));
+    static const auto layers = must(SpanLayers::open(demo(), {}));
     while (!layers->layer(demo()->config().num_layers - 1)) std::this_thread::yield();
     return *layers;
 }
