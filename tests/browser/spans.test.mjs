@@ -44,7 +44,7 @@ test("a span is checked, then used; a killed and a stopped holder change no text
   t.after(() => hub.remove());
   const far = await farFrom(t, hub);
   // The third worker holds experts only, so that the hub can go on without both others.
-  await start(t, hub, ["--backend", "cpu", "--arithmetic", "exact"]);
+  await start(t, far, ["--backend", "cpu", "--arithmetic", "exact"]);
   const workers = [await start(t, far), await start(t, far)];
   await hub.until(({ coverage }) => coverage.replicas_min >= 3, "the experts");
 

@@ -1,9 +1,8 @@
 #include "hub/dispatch/span/span_client.h"
 
 #include <algorithm>
-#include <cmath>
 
-#include "protocol/half_rows.h"
+#include "hub/dispatch/span/span_residual.h"
 #include "protocol/text.h"
 
 namespace moex {
@@ -16,19 +15,6 @@ constexpr Duration check_within = 30s;
 // This number of wrong checks in a row counts as a lie.
 constexpr std::uint32_t wrong_max = 2;
 constexpr Duration suspended_min = 1s, suspended_max = 60s;
-
-double square_sum(std::span<const float> values) {
-    double sum = 0;
-    for (const float value : values) sum += double{value} * value;
-    return sum;
-}
-
-// Returns the root mean square of a - b, as a share of that of `size`.
-double difference(std::span<const float> a, std::span<const float> b, double size_squared) {
-    double sum = 0;
-    for (std::size_t i = 0; i < a.size(); ++i) sum += (double{a[i]} - b[i]) * (double{a[i]} - b[i]);
-    return std::sqrt(sum / std::max(size_squared, 1e-12));
-}
 
 }  // namespace
 
@@ -349,33 +335,12 @@ Result<SpanResult> SpanClient::wait(const Sent& sent, const std::stop_token& sto
 
 // Returns how an answer differs from what the hub computed; empty if it is right.
 std::string SpanClient::difference_of(const Check& check, const SpanResult& answer) {
-    double most = 0;
-    for (std::size_t row = 0; row < check.sent.num_rows; ++row) {
-        const auto of = [&](std::span<const float> rows) {
-            return rows.subspan(row * hidden_size_, hidden_size_);
-        };
-        std::vector<float> change(hidden_size_);
-        for (std::size_t i = 0; i < hidden_size_; ++i)
-            change[i] = of(check.x)[i] - of(check.x_before)[i];
-        most = std::max(most, difference(of(answer.x), of(check.x), square_sum(change)));
-    }
-    // Compare the keys and the values of each layer apart, over all rows.
-    const std::size_t size = options_.kv_size;
-    std::vector<float> mine(size), theirs(size);
-    for (std::size_t layer = 0; layer < check.sent.num_layers; ++layer)
-        for (const std::size_t is_v : {0u, 1u}) {
-            double sum = 0, all = 0;
-            for (std::size_t row = 0; row < check.sent.num_rows; ++row) {
-                const std::size_t at = ((layer * check.sent.num_rows + row) * 2 + is_v) * size *
-                                       sizeof(half);
-                floats_of_halves(check.kv.data() + at, size, mine.data());
-                floats_of_halves(answer.kv.data() + at, size, theirs.data());
-                for (std::size_t i = 0; i < size; ++i)
-                    sum += (double{mine[i]} - theirs[i]) * (double{mine[i]} - theirs[i]);
-                all += square_sum(mine);
-            }
-            most = std::max(most, std::sqrt(sum / std::max(all, 1e-12)));
-        }
+    const double most = span_residual({.hidden_size = hidden_size_,
+                                       .kv_size = options_.kv_size,
+                                       .num_layers = check.sent.num_layers,
+                                       .num_rows = check.sent.num_rows},
+                                      check.x_before, {check.x, check.kv}, {answer.x, answer.kv})
+                            .largest();
     {
         const std::lock_guard lock(shown_mutex_);
         ++counters_.checks;
