@@ -475,7 +475,7 @@ void HubProgram::join_rooms() {
         };
         swarm_options.spans.kv_size = config.num_kv_heads * config.head_dim;
         swarm_options.spans.context_tokens = std::min(config.context_tokens, 32768u);
-        if (model_.arithmetic == Arithmetic::exact) swarm_options.spans.tolerance = 0.05;
+        if (model_.arithmetic == Arithmetic::exact) swarm_options.spans.tolerance = 0.2;
     }
     swarm_.emplace(std::move(swarm_options), server_->swarm_host(), model_.local.get(),
                    [this](const WorkerEvent& event) { on_worker_event(event); });
