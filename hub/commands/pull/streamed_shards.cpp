@@ -80,7 +80,9 @@ class OpenFile {
 }  // namespace
 
 std::optional<std::uint32_t> layer_of_expert_tensor(std::string_view name) {
-    constexpr std::string_view layers = "layers.";
+    constexpr std::string_view layers = "layers.", draft_head = "mtp.";
+    // The packer reads the draft head's experts at its end.
+    if (name.starts_with(draft_head)) return std::nullopt;
     const std::size_t at = name.find(layers);
     if (at == std::string_view::npos || name.find(".experts.") == std::string_view::npos)
         return std::nullopt;

@@ -65,7 +65,8 @@ class StreamedShards {
 };
 
 // Returns the number of the layer whose experts the tensor belongs to; nullopt: the tensor is no
-// part of an expert. "model.layers.3.mlp.experts.7.up_proj.weight" is of layer 3.
+// part of an expert of the model's layers. "model.layers.3.mlp.experts.7.up_proj.weight" is of
+// layer 3, "mtp.layers.0.mlp.experts.7.up_proj.weight" of none.
 std::optional<std::uint32_t> layer_of_expert_tensor(std::string_view name);
 
 }  // namespace moex
