@@ -6,6 +6,7 @@ import { formOf, lengthLimit, numAnswers, samplingOf } from "./chat/settings.js"
 import { keepPage, keptInfo, letGoOfPage } from "./chat/away.js";
 import { ThisDevice } from "./chat/device.js";
 import { DevicePanel } from "./chat/device_panel.js";
+import { Remembering } from "./chat/remembering.js";
 import { SettingsPanel } from "./chat/settings_panel.js";
 import { Sidebar } from "./chat/sidebar.js";
 import { Store } from "./chat/store.js";
@@ -33,7 +34,11 @@ const apiKey = () => element("api-key").value.trim();
 speakIn(table, element("language"), drawAnew);
 const store = await Store.open(onStore);
 const panel = new SettingsPanel(choosePlace);
-const device = new ThisDevice({ apiKey, onChange: drawDevice });
+const remembering = new Remembering(() => {
+  device.remember();
+  drawPages();
+});
+const device = new ThisDevice({ apiKey, remembers: () => remembering.is_on, onChange: drawDevice, onPages: drawPages });
 const device_panel = new DevicePanel({
   load: () => device.load(),
   stop: () => {
@@ -41,6 +46,7 @@ const device_panel = new DevicePanel({
     device.begin();      // asks the user again whether to download the missing bytes
   },
   again: () => device.begin(),
+  remember: (is_on) => remembering.choose(is_on),
 });
 const thread = new Thread(element("thread"), element("messages"), {
   continue: (message) => answer(store.current, [message]),
@@ -55,6 +61,7 @@ const sidebar = new Sidebar(store, {
   rename: (id, title) => store.rename(id, title),
   remove: (id) => {
     if (running?.conversation.id === id) running.controller.abort();
+    if (!device.forget(id)) remembering.forget(id);
     return store.remove(id);
   },
   begin: () => {
@@ -125,10 +132,13 @@ function choosePlace() {
 
 function drawDevice(state) {
   device_panel.draw(state);
+  drawPages();
   drawPool();
   drawComposer();
   if (state.phase === "ready") keepPage(info.model ? info : null).then((is_kept) => device_panel.tellKept(is_kept));
 }
+
+function drawPages() { device_panel.drawRemembering(remembering.choice, device.pages, device.state.phase); }
 
 // Returns the chunks of an answer that this device computes, in the format of streamChat().
 function answerHere(request, how) {
@@ -233,7 +243,7 @@ async function stream(conversation, messages, left) {
   let kept_at = performance.now();
   let reason = "", words = "", is_final = false;
   const how = {
-    key: apiKey(), signal: running.controller.signal,
+    key: apiKey(), signal: running.controller.signal, conversation: conversation.id,
     onStream(id) {
       stream_id = id;
       begin();

@@ -2,6 +2,7 @@
 // tabs of this site are notified, drop the data that only they can reach, and reload.
 import { root } from "./api.js";
 import { confirmIn, element } from "./dom.js";
+import { pages_name } from "./kept_pages.js";
 import {
   bounded, cacheNames, dropCache, dropDatabase, dropServiceWorkers, dropTabValues, dropValues, drop, fileRoot,
   openChannel, read, write,
@@ -9,8 +10,8 @@ import {
 import { say } from "./words/shared.js";
 
 const channel_name = "moex-forget";
-const folders = ["moex-models"];      // file folders with experts and the model of "this device"
-const databases = ["moex-chat", "moex-identity"];
+const folders = ["moex-models", pages_name];      // file folders: experts and the model of "this device", its pages
+const databases = ["moex-chat", "moex-identity", pages_name];
 const told_as = "moex-forgotten";
 
 // Each page has only one channel: a channel receives messages of other channels in the same page, and the deleting page
@@ -44,6 +45,13 @@ async function dropFolder(name) {
     }
   }
   return true;
+}
+
+// Deletes what "this device" remembers of conversations (kept_pages.js). Its keys go first: without them its files
+// cannot be read.
+export async function forgetPages() {
+  await dropDatabase(pages_name).catch(() => {});
+  await dropFolder(pages_name);
 }
 
 // Resolves to true if everything was deleted.

@@ -4,8 +4,8 @@
 //
 // A file is encrypted by AES-GCM with a random nonce (12 bytes, then the encrypted page and its tag); its name and the
 // model are authenticated with it. The key was made in this browser and cannot be exported; scripts of this site can
-// use it, and the browser keeps it in the same profile. Names are keyed hashes (HMAC) of the tokens before the page and of
-// all tokens to its end, so they do not show whether a guessed text was read:
+// use it, and the browser keeps it in the same profile. Names are keyed hashes (HMAC) of the tokens before the page and
+// of all tokens to its end, so they do not show whether a guessed text was read:
 //   HMAC(tokens before).HMAC(tokens to the end)
 // A record has the size, the time of the last use and the conversations; no text. A text's pages form a chain: the end
 // of one page is the beginning of the next.
@@ -53,15 +53,19 @@ export class KeptPages {
 
   // Makes the two keys at first use. Two tabs may do so at once: the keys of the first are used.
   async takeKeys() {
+    const find = () => inTable(this.database, table, "readonly", (store) => store.get(keys_id));
+    this.keys = await find();
+    if (this.keys) return;
     const made = {
       id: keys_id,
       cipher: await crypto.subtle.generateKey({ name: "AES-GCM", length: 256 }, false, ["encrypt", "decrypt"]),
       names: await crypto.subtle.generateKey({ name: "HMAC", hash: "SHA-256", length: 256 }, false, ["sign"]),
     };
     await inTable(this.database, table, "readwrite", (store) => {
-      store.add(made).onerror = (event) => event.preventDefault();
+      const request = store.get(keys_id);
+      request.onsuccess = () => request.result ?? store.put(made);
     });
-    this.keys = await inTable(this.database, table, "readonly", (store) => store.get(keys_id));
+    this.keys = await find();
   }
 
   // Returns the records of all files: {id: the file's name, bytes, used_at, position, conversations}.
@@ -191,9 +195,16 @@ export class KeptPages {
     for (const name of strays) await this.folder.removeEntry(name).catch(() => {});
   }
 
-  // Deletes the pages that only `conversation` used.
+  // Deletes the pages that only `conversation` used, and its id in the records of the others.
   async forget(conversation) {
+    const records = await this.records();
     const isOwn = ({ conversations }) => conversations.every((one) => one === conversation);
-    await this.remove((await this.records()).filter(isOwn).map(({ id }) => id));
+    await this.remove(records.filter(isOwn).map(({ id }) => id));
+    const shared = records.filter((one) => !isOwn(one) && one.conversations.includes(conversation));
+    await inTable(this.database, table, "readwrite", (store) => {
+      for (const one of shared) {
+        store.put({ ...one, conversations: one.conversations.filter((id) => id !== conversation) });
+      }
+    });
   }
 }

@@ -289,6 +289,7 @@ class SmallWorker {
   static room_tokens = 0;
   static loads = [];
   postMessage({ type, context_tokens_max: context_tokens }) {
+    if (type !== "look" && type !== "load") return;
     const answers = { look: { looked: { name: "m", bytes: 9, missing_bytes: 0 } } };
     if (type === "load") {
       SmallWorker.loads.push(context_tokens);
@@ -306,7 +307,7 @@ test("GpuWithLittleMemoryGetsASmallerContext", async () => {
   const settledWith = async (room_tokens) => {
     SmallWorker.room_tokens = room_tokens;
     SmallWorker.loads = [];
-    const device = new ThisDevice({ apiKey: () => "", onChange: () => {} });
+    const device = new ThisDevice({ apiKey: () => "", remembers: () => false, onChange: () => {} });
     device.begin();
     await device.settled();
     return device.state;
@@ -333,7 +334,7 @@ class ScriptedWorker {
 test("QuestionAskedWhileTheModelLoadsWaits", async () => {
   Object.assign(globalThis, { isSecureContext: true, Worker: ScriptedWorker });
   Object.defineProperty(globalThis, "navigator", { value: { gpu: {} }, configurable: true });
-  const device = new ThisDevice({ apiKey: () => "", onChange: () => {} });
+  const device = new ThisDevice({ apiKey: () => "", remembers: () => false, onChange: () => {} });
   device.begin();
   const worker = ScriptedWorker.last;
   const asked = () => worker.posted.filter(({ type }) => type === "ask").length;

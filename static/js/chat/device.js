@@ -23,10 +23,14 @@ const aborted = () => new DOMException("stopped", "AbortError");
 
 // Loads the hub's model into this browser and computes answers with it.
 export class ThisDevice {
-  // `apiKey()` returns the API key for requests to the hub.
-  constructor({ apiKey, onChange }) {
+  // `apiKey()` returns the API key for requests to the hub; `remembers()` is true if pages of conversations are kept.
+  // onPages() is called with each report of the kept pages.
+  constructor({ apiKey, remembers, onChange, onPages }) {
     this.apiKey = apiKey;
+    this.remembers = remembers;
     this.onChange = onChange;
+    this.onPages = onPages;
+    this.pages = null;           // the last report of the kept pages (wasm/page_files.js); null before the first
     this.worker = null;
     this.answering = null;       // callbacks of the running answer: {onText, resolve, reject, free}
     this.busy = null;            // promise that resolves when the worker has ended its answer
@@ -68,6 +72,20 @@ export class ThisDevice {
     askToStay();
     this.set({ phase: "fetching", done_bytes: bytes - missing_bytes, all_bytes: bytes });
     this.worker.postMessage({ type: "load", key: this.apiKey(), context_tokens_max: this.context_tokens });
+    this.remember();
+  }
+
+  // Tells the worker whether it keeps pages of conversations. Call it when that changes.
+  remember() {
+    this.pages = null;
+    const knows_model = ["fetching", "warming", "ready"].includes(this.state.phase);
+    if (knows_model) this.worker.postMessage({ type: "remember", is_on: this.remembers() });
+  }
+
+  // Deletes the pages of a conversation that was deleted. Returns false if there is no worker, which could keep more.
+  forget(conversation) {
+    this.worker?.postMessage({ type: "forget", conversation });
+    return this.worker !== null;
   }
 
   // Ends the worker, which frees its GPU and main memory. Downloaded files stay on disk.
@@ -98,6 +116,9 @@ export class ThisDevice {
       if (message.looked.hub_key) rememberHub(message.looked.hub_key);
       this.set({ phase: "asking", ...message.looked });
       if (message.looked.missing_bytes === 0) this.load();
+    } else if (message.pages) {
+      this.pages = message.pages;
+      this.onPages();
     } else if (message.fetched) this.set({ phase: "fetching", ...message.fetched });
     else if (message.progress) this.set({ phase: "warming", ...message.progress });
     else if (message.ready) this.set({ phase: "ready", ...message.ready });
@@ -111,7 +132,8 @@ export class ThisDevice {
     } else if (message.ended) this.endAnswer("resolve", message.ended);
   }
 
-  // Computes one answer and passes it on in chunks of the API, like streamChat(). Rejects with an AbortError when
+  // Computes one answer and passes it on in chunks of the API, like streamChat(). `how.conversation`: the id of the
+  // conversation, which names the pages that are kept for it. Rejects with an AbortError when
   // `how.signal` is aborted. A question that is asked while the model loads waits for it. If the GPU is lost in the
   // middle of an answer, or has too little memory, the answer is computed once more: the same seed gives the same
   // words, and only words after the interruption are passed on.
@@ -123,7 +145,7 @@ export class ThisDevice {
     let said = 0;
     const ask = () => {
       let heard = 0;
-      return this.run(body, how.signal, (text) => {
+      return this.run(body, how, (text) => {
         const fresh = text.slice(Math.max(0, said - heard));
         heard += text.length;
         said = Math.max(said, heard);
@@ -131,21 +153,25 @@ export class ThisDevice {
       });
     };
 
-    const { finish_reason, prompt_tokens, completion_tokens, tokens_per_s } = await ask().catch(async (error) => {
+    const ended = await ask().catch(async (error) => {
       if (!error.is_passing) throw error;
       this.begin();
       await this.settled(how.signal);
       return ask();
     });
+    const { finish_reason, prompt_tokens, completion_tokens, cached_tokens, tokens_per_s } = ended;
     how.onChunk({
       choices: [{ delta: {}, finish_reason }],
-      usage: { prompt_tokens, completion_tokens, total_tokens: prompt_tokens + completion_tokens },
+      usage: {
+        prompt_tokens, completion_tokens, total_tokens: prompt_tokens + completion_tokens,
+        prompt_tokens_details: { cached_tokens },
+      },
       timings: { predicted_per_second: tokens_per_s },
     });
   }
 
   // Lets the worker compute an answer. The worker is busy until the answer has ended, even if the caller was aborted.
-  run(body, signal, onText) {
+  run(body, { signal, conversation }, onText) {
     return new Promise((resolve, reject) => {
       if (signal.aborted) return reject(aborted());
       if (!this.ready) return reject(this.notReady());
@@ -159,7 +185,7 @@ export class ThisDevice {
         if (this.answering?.resolve === resolve) this.worker?.postMessage({ type: "cancel" });
         reject(aborted());
       }, { once: true });
-      this.worker.postMessage({ type: "ask", body });
+      this.worker.postMessage({ type: "ask", body, conversation });
     });
   }
 

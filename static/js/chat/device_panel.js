@@ -1,15 +1,18 @@
 // The place of computation in the settings, "hub" or "this device", and the device's progress.
 import { element } from "../dom.js";
-import { deviceWords } from "./words.js";
+import { keep_days } from "../kept_pages.js";
+import { deviceWords, rememberingWords } from "./words.js";
 import { say } from "../words/chat.js";
 
 // Shows the state of the device and the buttons for it.
 export class DevicePanel {
-  // `actions`: the handlers of the three buttons, {load(), stop(), again()}.
+  // `actions`: the handlers of the buttons, {load(), stop(), again(), remember(is_on)}.
   constructor(actions) {
     element("device-load").addEventListener("click", () => actions.load());
     element("device-stop").addEventListener("click", () => actions.stop());
     element("device-again").addEventListener("click", () => actions.again());
+    element("remember-yes").addEventListener("click", () => actions.remember(true));
+    element("remember-no").addEventListener("click", () => actions.remember(false));
   }
 
   // Shows `state`, which is the state of a ThisDevice (chat/device.js).
@@ -30,6 +33,17 @@ export class DevicePanel {
     element("device-load").textContent = say("device_load", state.missing_bytes ?? 0);
     element("device-stop").hidden = !is_loading;
     element("device-again").hidden = phase !== "failed";
+  }
+
+  // Shows whether conversations are remembered, or asks. `choice`: of chat/remembering.js; `pages`: the last report of
+  // the kept pages, or null.
+  drawRemembering(choice, pages, phase) {
+    element("remember-box").hidden = !["fetching", "warming", "ready"].includes(phase);
+    element("remember-words").textContent = rememberingWords(choice, pages, keep_days);
+    element("remember-words").className = pages?.trouble ? "problem" : "muted small";
+    element("remember-yes").hidden = choice === "yes";
+    element("remember-no").hidden = choice === "no";
+    element("remember-no").textContent = say(choice === "yes" ? "remember_stop" : "remember_no");
   }
 
   // Shows the note that the page can be opened without the hub if `is_kept`, else hides it.

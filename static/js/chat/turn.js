@@ -114,6 +114,8 @@ export class Turn {
       facts.tokens_per_s = ((this.pieces - 1) * 1000) / (now_ms - this.first_ms);
     }
     if (this.usage) facts.total_tokens = this.usage.total_tokens;
+    const known = this.usage?.prompt_tokens_details?.cached_tokens;
+    if (known !== undefined) Object.assign(facts, { prompt_tokens: this.usage.prompt_tokens, cached_tokens: known });
     if (this.moex) {
       facts.workers = Math.max(before.workers ?? 0, this.moex.workers ?? 0);
       for (const name of ["calls_local", "verified", "proven", "unchecked", "doubted"]) {

@@ -72,6 +72,17 @@ export function deviceWords({ phase, code, message, ...state }) {
   }
 }
 
+// Says whether this device remembers conversations. `choice`: "yes", "no", or "" to ask; `pages`: the last report of
+// the kept pages (wasm/page_files.js), or null; `days`: how long pages are kept after their last use.
+export function rememberingWords(choice, pages, days) {
+  if (choice === "") return say("remember_ask", days);
+  if (choice === "no") return say("remember_off");
+  if (!pages?.is_on) return say("remember_opening");
+  if (pages.trouble === "failed") return say("remember_failed", pages.message.replace(/\.$/, ""));
+  const words = say("remember_on", bytes(pages.bytes), bytes(pages.bytes_max), days);
+  return pages.trouble === "full" ? `${words} ${say("remember_full")}` : words;
+}
+
 // The browser reports the device's memory rounded, or not at all, so the result is only a hint before the download.
 function memoryWords(model_bytes) {
   const device_bytes = (globalThis.navigator?.deviceMemory ?? Infinity) * 2 ** 30;

@@ -193,6 +193,19 @@ export const table = {
     device_other_hub: (why) => `${why}. A new key can be accepted on the page "Lend a GPU".`,
     device_lost: (why) => `The GPU was lost: ${why}.`,
     device_failed: (why) => `This device cannot answer: ${why}.`,
+    remember_ask: (days) => "Shall this device remember conversations? Then one goes on after a reload without being "
+      + "read again from its beginning. What the model computed from your words is kept in this browser only, "
+      + `encrypted, until it was not used for ${days} days. You can delete it here at any time.`,
+    remember_yes: "Remember",
+    remember_no: "Do not remember",
+    remember_stop: "Stop, and delete it",
+    remember_opening: "Looking for what this device remembers.",
+    remember_on: (size, most, days) => `This device remembers conversations: ${size} of at most ${most}, in this `
+      + `browser only, encrypted. What was not used for ${days} days is deleted.`,
+    remember_off: "This device does not remember conversations: after a reload, one is read again from its beginning.",
+    remember_full: "There is no room for more, so the rest is read again after a reload.",
+    remember_failed: (why) => `This browser cannot keep what was read (${why}), so after a reload a conversation is `
+      + "read again from its beginning.",
 
     // settings
     settings: "Settings",
@@ -287,7 +300,8 @@ export const table = {
     forget: "Forget everything",
     forget_ask: "Forget everything?",
     forget_what: (n) => `${n > 0 ? `${count(n, "conversation")}, the settings` : "The settings"}, the API key, the `
-      + "join token and stored weights are removed from this browser. This cannot be undone.",
+      + "join token, stored weights and what this device remembers are removed from this browser. This cannot be "
+      + "undone.",
     keep_it: "Keep it",
   },
 
@@ -485,6 +499,19 @@ export const table = {
     device_other_hub: (why) => `${why}. Ein neuer Schlüssel lässt sich auf der Seite „GPU leihen“ annehmen.`,
     device_lost: (why) => `Die GPU ging verloren: ${why}.`,
     device_failed: (why) => `Dieses Gerät kann nicht antworten: ${why}.`,
+    remember_ask: (days) => "Soll sich dieses Gerät Gespräche merken? Dann geht eines nach einem Neuladen weiter, ohne "
+      + "von vorn gelesen zu werden. Was das Modell aus deinen Worten berechnet hat, bleibt nur in diesem Browser, "
+      + `verschlüsselt, bis es ${days} Tage lang nicht gebraucht wurde. Du kannst es hier jederzeit löschen.`,
+    remember_yes: "Merken",
+    remember_no: "Nicht merken",
+    remember_stop: "Beenden und löschen",
+    remember_opening: "Sucht, was sich dieses Gerät gemerkt hat.",
+    remember_on: (size, most, days) => `Dieses Gerät merkt sich Gespräche: ${size} von höchstens ${most}, nur in `
+      + `diesem Browser, verschlüsselt. Was ${days} Tage lang nicht gebraucht wurde, wird gelöscht.`,
+    remember_off: "Dieses Gerät merkt sich keine Gespräche: nach einem Neuladen wird eines wieder von vorn gelesen.",
+    remember_full: "Für mehr ist kein Platz; der Rest wird nach einem Neuladen wieder gelesen.",
+    remember_failed: (why) => `Dieser Browser kann das Gelesene nicht behalten (${why}); nach einem Neuladen wird ein `
+      + "Gespräch wieder von vorn gelesen.",
 
     settings: "Einstellungen",
     close_settings: "Einstellungen schließen",
@@ -581,8 +608,8 @@ export const table = {
     forget: "Alles vergessen",
     forget_ask: "Alles vergessen?",
     forget_what: (n) => `${n > 0 ? `${count(n, "Gespräch", "Gespräche")}, die Einstellungen` : "Die Einstellungen"}, `
-      + "der API-Schlüssel, das Beitrittszeichen und gespeicherte Gewichte verlassen diesen Browser. Es gibt keinen "
-      + "Weg zurück.",
+      + "der API-Schlüssel, das Beitrittszeichen, gespeicherte Gewichte und was sich dieses Gerät gemerkt hat, "
+      + "verlassen diesen Browser. Es gibt keinen Weg zurück.",
     keep_it: "Behalten",
   },
 };

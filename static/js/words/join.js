@@ -226,7 +226,8 @@ export const table = {
     forget: "Forget everything",
     forget_ask: "Forget everything?",
     forget_what: "Stored weights, the join token, your name, limits and identity here, and on the chat page the "
-      + "conversations, settings and API key are removed from this browser. This cannot be undone.",
+      + "conversations, what the device remembers of them, settings and API key are removed from this browser. This "
+      + "cannot be undone.",
     keep_it: "Keep it",
   },
 
@@ -457,8 +458,8 @@ export const table = {
     forget: "Alles vergessen",
     forget_ask: "Alles vergessen?",
     forget_what: "Gespeicherte Gewichte, das Beitrittszeichen, dein Name, Grenzen und Identität hier, und auf der "
-      + "Chatseite die Gespräche, Einstellungen und der API-Schlüssel verlassen diesen Browser. Es gibt keinen Weg "
-      + "zurück.",
+      + "Chatseite die Gespräche, was sich das Gerät davon gemerkt hat, Einstellungen und der API-Schlüssel verlassen "
+      + "diesen Browser. Es gibt keinen Weg zurück.",
     keep_it: "Behalten",
   },
 };

@@ -19,11 +19,16 @@ export function findChromium() {
 const quiet = ["--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update",
   "--disable-sync"];
 // `webgpu` false: a browser that finds no GPU, like most browsers on a machine without one.
-export async function launch(extra = [], { webgpu = true } = {}) {
+export const launch = (extra = [], { webgpu = true } = {}) => chromium.launch(optionsOf(extra, webgpu));
+// Opens a browser with the profile folder `profile`, and resolves to its one context. The context keeps what it stores
+// when it is closed.
+export const launchProfile = (profile) => chromium.launchPersistentContext(profile, optionsOf([], true));
+
+function optionsOf(extra, webgpu) {
   const root = process.getuid?.() === 0;
   const gpu = process.env.MOEX_CHROMIUM_ARGS ? process.env.MOEX_CHROMIUM_ARGS.split(" ") : ["--enable-unsafe-webgpu"];
   const args = [...quiet, ...(webgpu ? gpu : []), ...extra];
-  return chromium.launch({ executablePath: findChromium(), args, chromiumSandbox: !root, timeout: 0 });
+  return { executablePath: findChromium(), args, chromiumSandbox: !root, timeout: 0 };
 }
 
 // Opens a tab that joins the hub. Each context acts as a separate browser, with its own cache, storage and worker key.

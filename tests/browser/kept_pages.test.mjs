@@ -1,0 +1,177 @@
+// The files in which "this device" keeps pages, in a real Chromium without a GPU: wasm/page_files.js in a Dedicated
+// Worker over the browser's own storage. The pages are bytes that the test makes instead of a model, so that stories of
+// full, broken and deleted storage take no model.
+import assert from "node:assert/strict";
+import { after, before, test } from "node:test";
+
+import { Hub } from "./support/hub.mjs";
+import { keptOf, spoil } from "./support/kept_pages.mjs";
+import { launch } from "./support/tab.mjs";
+
+// A worker whose model holds `text`. It answers {find: tokens, conversation} with the number of tokens that came from
+// pages, and {keep: tokens} when the pages are written. A page is its tokens, then `page_bytes` for each of them.
+const program = (page_bytes) => `
+import { PageFiles } from "./page_files.js";
+let held = 0, text = new Uint32Array(), ended = () => {};
+const files = new PageFiles({
+  takePage(before, bytes) {
+    const page = new Uint32Array(bytes.buffer, 4, new DataView(bytes.buffer).getUint32(0, true));
+    let common = 0;
+    const first = held - held % 128;
+    while (common < page.length && page[common] === text[first + common]) common += 1;
+    held = Math.max(held, first + common);
+    return common === 128 ? "wholly" : "partly";
+  },
+  endOfPages: () => ended(),
+  readPage(before, turn, index, num_tokens) {
+    const tokens = text.slice(index * 128, num_tokens), bytes = new Uint8Array(4 + (4 + ${page_bytes}) * tokens.length);
+    new DataView(bytes.buffer).setUint32(0, tokens.length, true);
+    bytes.set(new Uint8Array(tokens.buffer), 4);
+    files.given(bytes);
+  },
+}, (report) => postMessage({ report }));
+onmessage = async ({ data }) => {
+  if (data.remember !== undefined) {
+    files.remember(data.remember, data.model ?? "a model");
+    await files.opened;
+  } else if (data.find) {
+    text = new Uint32Array(data.find);
+    held = 0;
+    files.begin(data.conversation ?? "one");
+    await new Promise((end) => { ended = end; files.find(text, 0); });
+  } else if (data.keep) {
+    text = new Uint32Array(data.keep);
+    files.begin(data.conversation ?? "one");
+    files.keep(0, text);
+  } else if (data.forget) files.forget(data.forget);
+  await files.work;
+  postMessage({ done: held });
+};`;
+
+let browser;
+let hub;
+before(async () => {
+  browser = await launch([], { webgpu: false });
+  hub = await Hub.start(["--backend", "local"]);
+});
+after(async () => {
+  await browser?.close();
+  await hub?.remove();
+});
+
+// Opens a page with such a worker; say(message) resolves to {held, report}, its answer and the last report.
+async function open(t, page_bytes = 16) {
+  const context = await browser.newContext();
+  t.after(() => context.close());
+  context.setDefaultTimeout(0);
+  await context.route("**/wasm/test_pages.js", (route) => route.fulfill({
+    contentType: "text/javascript", body: program(page_bytes),
+    headers: { "Cross-Origin-Embedder-Policy": "require-corp", "Cross-Origin-Resource-Policy": "same-origin" },
+  }));
+  const page = await context.newPage();
+  await page.goto(`${hub.url}/status.html`);
+  await page.evaluate(() => {
+    const worker = new Worker("wasm/test_pages.js", { type: "module" });
+    let report = null;
+    let answered = () => {};
+    worker.onmessage = ({ data }) => {
+      if (data.report) report = data.report;
+      else answered({ held: data.done, report });
+    };
+    worker.onerror = (event) => answered({ error: event.message });
+    globalThis.say = (message) => new Promise((answer) => {
+      answered = answer;
+      worker.postMessage(message);
+    });
+  });
+  return { context, page, say: (message) => page.evaluate((one) => globalThis.say(one), message) };
+}
+const textOf = (num, first = 7) => Array.from({ length: num }, (_, i) => first + i * 3);
+const names = async (page) => (await page.evaluate(keptOf)).files.sort();
+
+test("pages come back, an edit keeps what is before it, and another model finds none", async (t) => {
+  const { page, say } = await open(t);
+  const text = textOf(300);
+  await say({ keep: text });
+  assert.deepEqual(await page.evaluate(keptOf), { has_folder: false, files: [], databases: [] }, "without consent");
+
+  await say({ remember: true });
+  const { report } = await say({ keep: text });
+  assert.equal((await names(page)).length, 3);
+  assert.ok(report.is_on && report.bytes > 300 * 20 && report.bytes < report.bytes_max, JSON.stringify(report));
+  assert.equal((await say({ find: [...text, 1, 2] })).held, 300);
+  const edited = text.slice();
+  edited[280] += 1;
+  assert.equal((await say({ find: edited })).held, 280);
+  edited[5] += 1;
+  assert.equal((await say({ find: edited })).held, 5, "the beginning of an edited page is used");
+
+  // A longer text replaces the part that it continues; a branch in another conversation does not.
+  await say({ find: [...text, 1, 2] });
+  await say({ keep: [...text, 1, 2] });
+  assert.equal((await names(page)).length, 3);
+  await say({ find: [...text, 3], conversation: "two" });
+  await say({ keep: [...text, 3], conversation: "two" });
+  assert.equal((await names(page)).length, 4);
+
+  await say({ remember: true, model: "another" });
+  assert.equal((await say({ find: text })).held, 0);
+  await say({ remember: true });
+  await say({ forget: "two" });
+  assert.equal((await names(page)).length, 3, "the pages that another conversation uses stay");
+  await say({ forget: "one" });
+  assert.deepEqual(await names(page), []);
+});
+
+test("an altered file is refused and deleted", async (t) => {
+  const { page, say } = await open(t);
+  await say({ remember: true });
+  const text = textOf(200);
+  for (const offset of [3, 100, -1]) {
+    await say({ find: text });
+    await say({ keep: text });
+    assert.equal((await names(page)).length, 2);
+    await page.evaluate(spoil, offset);
+    assert.equal((await say({ find: text })).held, 0);
+    assert.equal((await names(page)).length, 1, "the second page is not reached");
+  }
+});
+
+test("where storage is full, the rest is not kept, and the page says so", async (t) => {
+  const { context, page, say } = await open(t, 8192);
+  const session = await context.newCDPSession(page);
+  await say({ remember: true });
+  assert.equal((await say({ keep: textOf(256) })).report.trouble, "");
+  await session.send("Storage.overrideQuotaForOrigin", { origin: hub.url, quotaSize: 5 << 20 });
+  const text = textOf(1000, 5);
+  await say({ find: text });
+  const { report } = await say({ keep: text });
+  assert.equal(report.trouble, "full", JSON.stringify(report));
+  const { held } = await say({ find: text });
+  assert.ok(held >= 128 && held < 1000 && held % 128 === 0, `the first pages of the newest text are kept: ${held}`);
+  assert.equal((await say({ find: textOf(256) })).held, 0, "the older text made room");
+});
+
+test("after the data is deleted in another tab, nothing is written", async (t) => {
+  const { context, page, say } = await open(t);
+  await say({ remember: true });
+  await say({ keep: textOf(300) });
+  const other = await context.newPage();
+  await other.goto(`${hub.url}/status.html`);
+  await other.evaluate(async () => (await import("./js/forget.js")).forgetPages());
+  await say({ find: textOf(300) });
+  await say({ keep: textOf(400) });
+  assert.deepEqual(await page.evaluate(keptOf), { has_folder: false, files: [], databases: [] });
+});
+
+test("storage that throws is reported, and the model still gets its answer", async (t) => {
+  const { page, say } = await open(t);
+  await page.evaluate(async () => {
+    const folder = await (await navigator.storage.getDirectory()).getFileHandle("moex-pages", { create: true });
+    return folder.name;
+  });
+  const { report } = await say({ remember: true });
+  assert.equal(report.trouble, "failed");
+  assert.ok(report.message.length > 0);
+  assert.equal((await say({ find: textOf(300) })).held, 0);
+});

@@ -1,0 +1,37 @@
+// What "this device" keeps of conversations, seen from a page of the site and in the browser's profile on disk.
+import { readFileSync, readdirSync } from "node:fs";
+import { join } from "node:path";
+
+// Returns {files: [names], databases: [names]} of the site: page.evaluate(keptOf).
+export async function keptOf() {
+  const files = [];
+  const folder = await (await navigator.storage.getDirectory()).getDirectoryHandle("moex-pages").catch(() => null);
+  if (folder) for await (const name of folder.keys()) files.push(name);
+  const databases = (await indexedDB.databases()).map(({ name }) => name);
+  return { has_folder: folder !== null, files, databases };
+}
+
+// Changes one byte of each kept page. `offset` counts from the end if it is negative: page.evaluate(spoil, offset).
+export async function spoil(offset) {
+  const folder = await (await navigator.storage.getDirectory()).getDirectoryHandle("moex-pages");
+  for await (const handle of folder.values()) {
+    const bytes = new Uint8Array(await (await handle.getFile()).arrayBuffer());
+    bytes.set([bytes.at(offset) ^ 1], (offset + bytes.length) % bytes.length);
+    const stream = await handle.createWritable();
+    await stream.write(bytes);
+    await stream.close();
+  }
+}
+
+// Returns the paths of the files in `folder`, in which one of `needles` (texts or bytes) can be read.
+export function filesWith(folder, needles) {
+  const found = [];
+  for (const entry of readdirSync(folder, { recursive: true, withFileTypes: true })) {
+    if (!entry.isFile()) continue;
+    const bytes = readFileSync(join(entry.parentPath ?? entry.path, entry.name));
+    const forms = needles.flatMap((one) => (
+      typeof one === "string" ? [Buffer.from(one), Buffer.from(one, "utf16le")] : [Buffer.from(one)]));
+    if (forms.some((form) => bytes.includes(form))) found.push(join(entry.parentPath ?? entry.path, entry.name));
+  }
+  return found;
+}
