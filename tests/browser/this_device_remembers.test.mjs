@@ -1,5 +1,5 @@
-// "This device" remembers conversations, after consent: pages of keys and values in the browser's files. After a reload,
-// in another visit, and after a lost GPU, the next turn computes its new tokens only, with the same words.
+// "This device" remembers conversations, after consent: pages of keys and values in the browser's files. After a
+// reload, in another visit, and after a lost GPU, the next turn computes its new tokens only, with the same words.
 import assert from "node:assert/strict";
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -13,10 +13,10 @@ import { filesWith, keptOf, spoil } from "./support/kept_pages.mjs";
 import { launch, launchProfile } from "./support/tab.mjs";
 
 const long = "Tell me a story about the zebrafish Quillington, who lived in a garden of glass beside the northern sea, "
-  + "and who wrote a letter every evening to the keeper of the lighthouse. Nobody knew what was in the letters, since the "
-  + "keeper burned each of them as soon as it was read. One day a boat came with a box of silver, a map of the seven "
-  + "islands, and a child who could not speak but who drew all day long. The child drew the sea, the garden and the "
-  + "lighthouse, and at last the letters themselves, as if they had never been burned at all.";
+  + "and who wrote a letter every evening to the keeper of the lighthouse. Nobody knew what was in the letters, since "
+  + "the keeper burned each of them as soon as it was read. One day a boat came with a box of silver, a map of the "
+  + "seven islands, and a child who could not speak but who drew all day long. The child drew the sea, the garden "
+  + "and the lighthouse, and at last the letters themselves, as if they had never been burned at all.";
 const questions = [long, "What did Quillington write next?", "And who answered the letters?", "How did it end?"];
 const few = 6;
 
