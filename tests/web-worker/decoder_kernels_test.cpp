@@ -87,6 +87,7 @@ Held held(WeightKind kind, Floats values, std::uint32_t group) {
 const char* name_of(WeightKind kind) {
     return kind == WeightKind::bf16 ? "bf16" : kind == WeightKind::f32 ? "f32" : "int4";
 }
+constexpr std::uint32_t one_bits = std::bit_cast<std::uint32_t>(1.0f);
 constexpr WeightKind every_kind[] = {WeightKind::bf16, WeightKind::f32, WeightKind::int4};
 
 class DecoderKernelsTest : public testing::Test {
@@ -175,9 +176,10 @@ TEST_F(DecoderKernelsTest, EmbeddingsAreTheTablesOwnRows) {
         const TableShard shard{4, vocab, static_cast<std::uint32_t>(table.codes.size())};
         Words uniform(4);
         std::memcpy(uniform.data(), &shard, sizeof shard);
-        const auto x = floats_of(run(
-            std::string("embed_") + name_of(kind), {{"hidden_size", hidden}, {"group_size", group}},
-            {rows_buffer(rows), words, Words(3 * hidden), uniform}, {2, 3, 1})[2]);
+        const auto x = floats_of(
+            run(std::string("embed_") + name_of(kind),
+                {{"hidden_size", hidden}, {"factor_bits", one_bits}, {"group_size", group}},
+                {rows_buffer(rows), words, Words(3 * hidden), uniform}, {2, 3, 1})[2]);
         for (std::uint32_t i = 0; i < hidden; ++i) {
             EXPECT_EQ(x[i], table.values[3 * hidden + i]) << name_of(kind);
             EXPECT_EQ(x[hidden + i], 0) << name_of(kind);
@@ -201,7 +203,8 @@ TEST_F(DecoderKernelsTest, AddNormAddsWhatTheBlockBeforeGaveAndNorms) {
             {{"hidden_size", hidden},
              {"num_addends", addends},
              {"for_head", for_head ? 1u : 0u},
-             {"epsilon_bits", std::bit_cast<std::uint32_t>(1e-6f)}},
+             {"epsilon_bits", std::bit_cast<std::uint32_t>(1e-6f)},
+             {"factor_bits", one_bits}},
             {rows_buffer(rows, {.head_row = first}), words_of(x), words_of(added), words_of(weight),
              Words(num_rows * hidden), Words(num_rows * hidden)},
             {1, count, 1});
@@ -305,6 +308,18 @@ Floats checked_codes(const StoredHead& mine, const test::Doubles& wanted) {
     return mine.values;
 }
 
+// Returns the table of rotation angles: for each position first all cosines, then all sines.
+Floats angles(std::uint32_t positions, std::uint32_t head_dim, double theta) {
+    Floats cos_sin(positions * head_dim);
+    for (std::uint32_t p = 0; p < positions; ++p)
+        for (std::uint32_t i = 0; i < head_dim / 2; ++i) {
+            const double angle = p * std::pow(theta, -2.0 * i / head_dim);
+            cos_sin[p * head_dim + i] = static_cast<float>(std::cos(angle));
+            cos_sin[p * head_dim + head_dim / 2 + i] = static_cast<float>(std::sin(angle));
+        }
+    return cos_sin;
+}
+
 class AttentionKernelsTest : public DecoderKernelsTest, public testing::WithParamInterface<KvKind> {
   protected:
     static std::string suffix() {
@@ -316,17 +331,6 @@ class AttentionKernelsTest : public DecoderKernelsTest, public testing::WithPara
         return GetParam() == KvKind::f32   ? head_dim
                : GetParam() == KvKind::f16 ? head_dim / 2
                                            : head_dim / 4 + 1;
-    }
-    // Returns the table of rotation angles: for each position first all cosines, then all sines.
-    static Floats angles(std::uint32_t positions, std::uint32_t head_dim, double theta) {
-        Floats cos_sin(positions * head_dim);
-        for (std::uint32_t p = 0; p < positions; ++p)
-            for (std::uint32_t i = 0; i < head_dim / 2; ++i) {
-                const double angle = p * std::pow(theta, -2.0 * i / head_dim);
-                cos_sin[p * head_dim + i] = static_cast<float>(std::cos(angle));
-                cos_sin[p * head_dim + head_dim / 2 + i] = static_cast<float>(std::sin(angle));
-            }
-        return cos_sin;
     }
 };
 INSTANTIATE_TEST_SUITE_P(Kv, AttentionKernelsTest,
@@ -348,7 +352,9 @@ TEST_P(AttentionKernelsTest, AttentionOverPagesAgreesWithDouble) {
                             {{"num_heads", heads},
                              {"num_kv_heads", kv_heads},
                              {"head_dim", head_dim},
+                             {"rotary_size", head_dim},
                              {"has_qk_norm", 1},
+                             {"norms_all_heads", 0},
                              {"epsilon_bits", std::bit_cast<std::uint32_t>(1e-6f)}},
                             {rows_buffer(rows), words_of(qkv), words_of(norms), words_of(cos_sin),
                              page_table, Words(positions * heads * head_dim),
@@ -356,12 +362,17 @@ TEST_P(AttentionKernelsTest, AttentionOverPagesAgreesWithDouble) {
                             {slots, positions, 1});
     const auto attended = run(
         "attend_page" + suffix(),
-        {{"num_heads", heads}, {"num_kv_heads", kv_heads}, {"head_dim", head_dim}},
+        {{"num_heads", heads},
+         {"num_kv_heads", kv_heads},
+         {"head_dim", head_dim},
+         {"window", 0},
+         {"scale_bits", 0}},
         {rows_buffer(rows, {.part_pages = pages}), page_table, stored[5], stored[6],
          Words(positions * heads * pages * head_dim), Words(positions * heads * pages * 2)},
         {kv_heads * 2, pages, positions});
     const Floats out = floats_of(
-        run("attend_merge", {{"num_heads", heads}, {"head_dim", head_dim}, {"transposes", 0}},
+        run("attend_merge",
+            {{"num_heads", heads}, {"head_dim", head_dim}, {"transposes", 0}, {"window", 0}},
             {rows_buffer(rows, {.part_pages = pages}), attended[4], attended[5],
              Words(positions * heads * head_dim)},
             {heads, positions, 1})[3]);
@@ -407,6 +418,90 @@ TEST_P(AttentionKernelsTest, AttentionOverPagesAgreesWithDouble) {
         }
 }
 
+// Row 130 sees tokens of two pages, and row 199 sees none of the first page. A sink is a further
+// token with that logit, whose values are zeros.
+TEST_F(DecoderKernelsTest, WindowsSinksPartialRotationAndNormsOverAllHeadsAgreeWithDouble) {
+    constexpr std::uint32_t heads = 4, kv_heads = 2, head_dim = 36, rotary = 24, positions = 200,
+                            pages = 2, slots = heads + 2 * kv_heads, window = 60;
+    constexpr double theta = 10000, scale = 0.25;
+    const Floats qkv = random_floats(positions * slots * head_dim, 31),
+                 norms = random_floats((heads + kv_heads) * head_dim, 32),
+                 sinks = random_floats(heads, 33);
+    std::vector<StepRow> rows;
+    for (std::uint32_t p = 0; p < positions; ++p) rows.push_back({0, p, 0});
+    const Words page_table = {0, 1};
+    const auto stored = run(
+        "rope_store",
+        {{"num_heads", heads},
+         {"num_kv_heads", kv_heads},
+         {"head_dim", head_dim},
+         {"rotary_size", rotary},
+         {"has_qk_norm", 1},
+         {"norms_all_heads", 1},
+         {"epsilon_bits", std::bit_cast<std::uint32_t>(1e-6f)}},
+        {rows_buffer(rows), words_of(qkv), words_of(norms),
+         words_of(angles(pages * kv_page_tokens, rotary, theta)), page_table,
+         Words(positions * heads * head_dim), Words(pages * 2 * kv_heads * 128 * head_dim)},
+        {slots, positions, 1});
+    const auto parts = run(
+        "attend_page",
+        {{"num_heads", heads},
+         {"num_kv_heads", kv_heads},
+         {"head_dim", head_dim},
+         {"window", window},
+         {"scale_bits", std::bit_cast<std::uint32_t>(float{scale})}},
+        {rows_buffer(rows, {.part_pages = pages}), page_table, stored[5], stored[6],
+         Words(positions * heads * pages * head_dim), Words(positions * heads * pages * 2)},
+        {kv_heads, pages, positions});
+    const Floats out = floats_of(
+        run("attend_merge_sinks",
+            {{"num_heads", heads}, {"head_dim", head_dim}, {"transposes", 0}, {"window", window}},
+            {rows_buffer(rows, {.part_pages = pages}), parts[4], parts[5],
+             Words(positions * heads * head_dim), words_of(sinks)},
+            {heads, positions, 1})[3]);
+
+    // Returns heads [first, first + count) of a row, normalised together, and each rotated.
+    const auto turned = [&](std::uint32_t row, std::uint32_t first, std::uint32_t count) {
+        const auto of_row = std::span(qkv).subspan((row * slots + first) * head_dim,
+                                                   count * head_dim);
+        test::Doubles all(of_row.begin(), of_row.end());
+        all = test::add_norm(all, {}, std::span(norms).subspan(first * head_dim, count * head_dim),
+                             1e-6);
+        for (std::uint32_t head = 0; head < count; ++head) {
+            const auto begin = all.begin() + head * head_dim;
+            const Floats plain(begin, begin + rotary);
+            const auto moved = test::rope(plain, {}, 1e-6, row, theta);
+            std::copy(moved.begin(), moved.end(), begin);
+        }
+        return Floats(all.begin(), all.end());
+    };
+    for (const std::uint32_t row : {5u, 130u, 199u})
+        for (std::uint32_t head = 0; head < heads; ++head) {
+            const std::uint32_t kv_head = head / (heads / kv_heads);
+            const Floats all_q = turned(row, 0, heads);
+            Floats q(all_q.begin() + head * head_dim, all_q.begin() + (head + 1) * head_dim), k, v;
+            double length = 0;
+            for (float& value : q) {
+                value *= static_cast<float>(scale * std::sqrt(head_dim));
+                length += double{value} * value;
+            }
+            for (std::uint32_t p = row < window ? 0 : row + 1 - window; p <= row; ++p) {
+                const Floats keys = turned(p, heads, kv_heads);
+                k.insert(k.end(), keys.begin() + kv_head * head_dim,
+                         keys.begin() + (kv_head + 1) * head_dim);
+                const auto values = std::span(qkv).subspan(
+                    (p * slots + heads + kv_heads + kv_head) * head_dim, head_dim);
+                v.insert(v.end(), values.begin(), values.end());
+            }
+            for (const float value : q)
+                k.push_back(static_cast<float>(sinks[head] * std::sqrt(head_dim) * value / length));
+            v.resize(k.size());
+            const auto mine = std::span(out).subspan((row * heads + head) * head_dim, head_dim);
+            EXPECT_LE(normalized_rms_error(mine, test::attend(q, k, v)), 1e-5)
+                << "row " << row << " head " << head;
+        }
+}
+
 TEST_F(DecoderKernelsTest, RoutesAreTheLikeliestExpertsInAscendingOrder) {
     constexpr std::uint32_t num_rows = 5, top_k = 6;
     for (const std::uint32_t num_experts : {7u, 128u, 200u})
@@ -416,7 +511,10 @@ TEST_F(DecoderKernelsTest, RoutesAreTheLikeliestExpertsInAscendingOrder) {
             const auto left = run("route",
                                   {{"num_experts", num_experts},
                                    {"top_k", top_k},
-                                   {"norm_topk_prob", normalised ? 1u : 0u}},
+                                   {"norm_topk_prob", normalised ? 1u : 0u},
+                                   {"logit_stride", num_experts},
+                                   {"route_stride", top_k},
+                                   {"has_shared_gate", 0}},
                                   {words_of(logits), Words(num_rows * top_k * 2)},
                                   {1, num_rows, 1});
             for (std::uint32_t row = 0; row < num_rows; ++row) {
@@ -431,67 +529,118 @@ TEST_F(DecoderKernelsTest, RoutesAreTheLikeliestExpertsInAscendingOrder) {
         }
 }
 
+// The row's last route is that of the shared expert; its weight is the sigmoid of the last logit.
+TEST_F(DecoderKernelsTest, RoutesBySigmoidKeepToTheBestGroups) {
+    constexpr std::uint32_t num_rows = 5, top_k = 3, num_experts = 12, stride = num_experts + 1;
+    const Floats logits = random_floats(num_rows * stride, 21),
+                 correction = random_floats(num_experts, 22, 0.2f);
+    for (const auto& [groups, kept] : {std::pair{1u, 1u}, {4u, 2u}}) {
+        const auto left = run(
+            "route_sigmoid",
+            {{"num_experts", num_experts},
+             {"top_k", top_k},
+             {"norm_topk_prob", 1},
+             {"num_groups", groups},
+             {"groups_kept", kept},
+             {"scaling_bits", std::bit_cast<std::uint32_t>(2.5f)},
+             {"logit_stride", stride},
+             {"route_stride", top_k + 1},
+             {"has_shared_gate", 1}},
+            {words_of(logits), Words(num_rows * (top_k + 1) * 2), words_of(correction)},
+            {1, num_rows, 1});
+        for (std::uint32_t row = 0; row < num_rows; ++row) {
+            const auto mine = std::span(logits).subspan(row * stride, stride);
+            const auto wanted = test::route_sigmoid(mine.first(num_experts), correction, top_k,
+                                                    groups, kept, 2.5);
+            const std::uint32_t* const pairs = &left[1][row * (top_k + 1) * 2];
+            for (std::uint32_t k = 0; k < top_k; ++k) {
+                EXPECT_EQ(pairs[2 * k], wanted[k].first);
+                EXPECT_NEAR(std::bit_cast<float>(pairs[2 * k + 1]), wanted[k].second, 1e-5);
+            }
+            EXPECT_EQ(pairs[2 * top_k], num_experts);
+            EXPECT_NEAR(std::bit_cast<float>(pairs[2 * top_k + 1]),
+                        1 / (1 + std::exp(-mine.back())), 1e-6);
+        }
+    }
+}
+
 TEST_F(DecoderKernelsTest, ExpertsAgreeWithDoubleAndThoseOfOtherArenasArePassedOver) {
     constexpr std::uint32_t hidden = 128, inner = 96, group = 32, top_k = 2;
-    const ExpertShape shape{hidden, inner, group};
     const Floats x = random_floats(hidden, 11);
     // The token is routed to experts 5 and 8 of a layer. This arena holds only experts 6 to 8.
     const Words routes = {5, std::bit_cast<std::uint32_t>(0.25f), 8,
                           std::bit_cast<std::uint32_t>(0.75f)};
-    for (const WeightKind kind : every_kind) {
-        const ExpertBlobLayout layout = expert_blob_layout(shape, expert_dtype_of(kind));
-        const Held gate_up = held(kind, random_floats(2 * inner * hidden, 12, 0.8f), group),
-                   down = held(kind, random_floats(hidden * inner, 13, 0.8f), group);
-        const auto blob_words = static_cast<std::uint32_t>(layout.size_bytes / 4);
-        Words arena(3 * blob_words);
-        const auto put = [&](const BlobSection& section, const Words& words) {
-            std::copy(words.begin(), words.end(),
-                      arena.begin() + 2 * blob_words + section.offset_bytes / 4);
-        };
-        put(layout.gate_up_codes, gate_up.codes);
-        put(layout.gate_up_scale_zero, gate_up.scale_zero);
-        put(layout.down_codes, down.codes);
-        put(layout.down_scale_zero, down.scale_zero);
+    const Floats gate_up_bias = random_floats(2 * inner, 16), down_bias = random_floats(hidden, 17);
+    for (const WeightKind kind : every_kind)
+        for (const bool clamped : {false, true}) {
+            SCOPED_TRACE(name_of(kind));
+            const ExpertShape shape{hidden, inner, group, clamped, clamped ? 0.7f : 0.0f};
+            const ExpertBlobLayout layout = expert_blob_layout(shape, expert_dtype_of(kind));
+            const Held gate_up = held(kind, random_floats(2 * inner * hidden, 12, 0.8f), group),
+                       down = held(kind, random_floats(hidden * inner, 13, 0.8f), group);
+            const auto blob_words = static_cast<std::uint32_t>(layout.size_bytes / 4);
+            Words arena(3 * blob_words);
+            const auto put = [&](const BlobSection& section, const Words& words) {
+                std::copy(words.begin(), words.end(),
+                          arena.begin() + 2 * blob_words + section.offset_bytes / 4);
+            };
+            put(layout.gate_up_codes, gate_up.codes);
+            put(layout.gate_up_scale_zero, gate_up.scale_zero);
+            put(layout.down_codes, down.codes);
+            put(layout.down_scale_zero, down.scale_zero);
+            if (clamped) {
+                put(layout.gate_up_bias, words_of(gate_up_bias));
+                put(layout.down_bias, words_of(down_bias));
+            }
 
-        const auto word = [](const BlobSection& section) {
-            return static_cast<std::uint32_t>(section.offset_bytes / 4);
-        };
-        const std::vector<gpu::KernelConstant> constants = {
-            {"hidden_size", hidden},
-            {"moe_intermediate_size", inner},
-            {"top_k", top_k},
-            {"chunks_per_group_log2", 0},
-            {"gate_up_scale_zero_word", word(layout.gate_up_scale_zero)},
-            {"down_codes_word", word(layout.down_codes)},
-            {"down_scale_zero_word", word(layout.down_scale_zero)}};
-        const Words place = {6, 3, blob_words, 0};
-        const bool int4 = kind == WeightKind::int4;
-        std::vector<Words> buffers = {routes, arena, words_of(int4 ? transposed(x) : x),
-                                      Words(top_k * inner), place};
-        if (int4) buffers.push_back(arena);
-        const auto answer = [&](const char* suffix, std::uint32_t gate_up_groups,
-                                std::uint32_t down_groups) {
-            std::vector<Words> mine = buffers;
-            mine[2] = run(std::string("expert_gate_up_") + name_of(kind) + suffix, constants, mine,
-                          {gate_up_groups, top_k, 1})[3];
-            mine[3] = Words(top_k * hidden);
-            return run(std::string("expert_down_") + name_of(kind) + suffix, constants, mine,
-                       {down_groups, top_k, 1})[3];
-        };
-        const Words bits = answer("_1", inner / 16, hidden / 32);
-        EXPECT_EQ(bits, answer("_spread", inner / 8, hidden / 16)) << name_of(kind);
-        const Floats y = floats_of(bits);
+            const auto word = [](const BlobSection& section) {
+                return static_cast<std::uint32_t>(section.offset_bytes / 4);
+            };
+            const std::vector<gpu::KernelConstant> constants = {
+                {"hidden_size", hidden},
+                {"moe_intermediate_size", inner},
+                {"top_k", top_k},
+                {"chunks_per_group_log2", 0},
+                {"gate_up_scale_zero_word", word(layout.gate_up_scale_zero)},
+                {"down_codes_word", word(layout.down_codes)},
+                {"down_scale_zero_word", word(layout.down_scale_zero)},
+                {"gate_up_bias_word", word(layout.gate_up_bias)},
+                {"down_bias_word", word(layout.down_bias)},
+                {"limit_bits", std::bit_cast<std::uint32_t>(shape.clamp)}};
+            const Words place = {6, 3, blob_words, 0};
+            const bool int4 = kind == WeightKind::int4;
+            std::vector<Words> buffers = {routes, arena, words_of(int4 ? transposed(x) : x),
+                                          Words(top_k * inner), place};
+            if (int4) buffers.push_back(arena);
+            const std::string form = clamped ? "clamped_" : "";
+            const auto answer = [&](const char* suffix, std::uint32_t gate_up_groups,
+                                    std::uint32_t down_groups) {
+                std::vector<Words> mine = buffers;
+                mine[2] = run(std::string("expert_gate_up_") + form + name_of(kind) + suffix,
+                              constants, mine, {gate_up_groups, top_k, 1})[3];
+                mine[3] = Words(top_k * hidden);
+                return run(std::string("expert_down_") + form + name_of(kind) + suffix, constants,
+                           mine, {down_groups, top_k, 1})[3];
+            };
+            const Words bits = answer("_1", inner / 16, hidden / 32);
+            EXPECT_EQ(bits, answer("_spread", inner / 8, hidden / 16));
+            const Floats y = floats_of(bits);
 
-        const Floats& weights = gate_up.values;
-        const ExpertWeights expert{shape, Floats(weights.begin(), weights.begin() + inner * hidden),
-                                   Floats(weights.begin() + inner * hidden, weights.end()),
-                                   down.values};
-        std::vector<double> wanted(hidden);
-        expert_reference(wanted, expert, test::Doubles(x.begin(), x.end()));
-        for (double& value : wanted) value *= 0.75;
-        EXPECT_LE(normalized_rms_error(std::span(y).last(hidden), wanted), 1e-6) << name_of(kind);
-        for (std::uint32_t i = 0; i < hidden; ++i) EXPECT_EQ(y[i], 0.0f) << name_of(kind);
-    }
+            const Floats& weights = gate_up.values;
+            ExpertWeights expert{shape, Floats(weights.begin(), weights.begin() + inner * hidden),
+                                 Floats(weights.begin() + inner * hidden, weights.end()),
+                                 down.values};
+            if (clamped) {
+                expert.gate_bias.assign(gate_up_bias.begin(), gate_up_bias.begin() + inner);
+                expert.up_bias.assign(gate_up_bias.begin() + inner, gate_up_bias.end());
+                expert.down_bias = down_bias;
+            }
+            std::vector<double> wanted(hidden);
+            expert_reference(wanted, expert, test::Doubles(x.begin(), x.end()));
+            for (double& value : wanted) value *= 0.75;
+            EXPECT_LE(normalized_rms_error(std::span(y).last(hidden), wanted), 1e-6);
+            for (std::uint32_t i = 0; i < hidden; ++i) EXPECT_EQ(y[i], 0.0f);
+        }
 }
 
 TEST_F(DecoderKernelsTest, PairsOfOneExpertShareTiles) {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <numeric>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "protocol/half.h"
@@ -158,6 +159,47 @@ inline double log_sum_exp(std::span<const float> logits) {
 inline std::uint32_t argmax(std::span<const float> logits) {
     return static_cast<std::uint32_t>(std::max_element(logits.begin(), logits.end()) -
                                       logits.begin());
+}
+
+// Returns the top_k experts by sigmoid(logit) + correction with their weights, experts ascending.
+// Experts outside the `groups_kept` of `num_groups` groups with the largest sums of two scores are
+// chosen by a score of 0. The weights are the sigmoids, scaled to the sum `scaling`.
+inline std::vector<std::pair<std::uint32_t, double>> route_sigmoid(
+    std::span<const float> logits, std::span<const float> correction, std::uint32_t top_k,
+    std::uint32_t num_groups, std::uint32_t groups_kept, double scaling) {
+    Doubles scores, choice;
+    for (std::size_t e = 0; e < logits.size(); ++e) {
+        scores.push_back(1 / (1 + std::exp(-double{logits[e]})));
+        choice.push_back(scores[e] + double{correction[e]});
+    }
+    const auto best_first = [](const Doubles& by) {
+        std::vector<std::uint32_t> order(by.size());
+        std::iota(order.begin(), order.end(), 0u);
+        std::stable_sort(order.begin(), order.end(),
+                         [&](std::uint32_t a, std::uint32_t b) { return by[a] > by[b]; });
+        return order;
+    };
+    const std::size_t group_size = logits.size() / num_groups;
+    Doubles sums;
+    for (std::uint32_t group = 0; group < num_groups; ++group) {
+        Doubles sorted(choice.begin() + static_cast<std::ptrdiff_t>(group * group_size),
+                       choice.begin() + static_cast<std::ptrdiff_t>((group + 1) * group_size));
+        std::sort(sorted.rbegin(), sorted.rend());
+        sums.push_back(sorted[0] + sorted[1]);
+    }
+    const auto groups = best_first(sums);
+    for (std::uint32_t i = groups_kept; i < num_groups; ++i)
+        for (std::size_t e = 0; e < group_size; ++e) choice[groups[i] * group_size + e] = 0;
+
+    auto chosen = best_first(choice);
+    chosen.resize(top_k);
+    std::sort(chosen.begin(), chosen.end());
+    double sum = 0;
+    for (const std::uint32_t expert : chosen) sum += scores[expert];
+    std::vector<std::pair<std::uint32_t, double>> routes;
+    for (const std::uint32_t expert : chosen)
+        routes.emplace_back(expert, scores[expert] / sum * scaling);
+    return routes;
 }
 
 }  // namespace moex::test

@@ -30,12 +30,26 @@ std::uint64_t inner_size(const DecoderModel& model) {
         if (holds_ffn(model, layer))
             inner = std::max<std::uint64_t>(
                 inner, std::uint64_t{model.ffn_shape(layer).moe_intermediate_size} *
-                           (model.is_moe(layer) ? model.top_k : 1));
+                           (model.is_moe(layer) ? model.routes_per_row() : 1));
     return inner;
+}
+// Returns the number of floats that one row needs in the buffer `shared_intermediate`, where a
+// route has the index that it has among all routes.
+std::uint64_t shared_inner_size(const DecoderModel& model) {
+    return std::uint64_t{model.shared_size} * model.routes_per_row();
+}
+std::uint64_t shared_blob_bytes(const DecoderModel& model) {
+    if (model.shared_size == 0) return 0;
+    return expert_blob_layout(model.shared_shape(), expert_dtype_of(model.shared_kind)).size_bytes;
+}
+// Returns the number of floats in a layer's norms of q and k.
+std::uint64_t qk_norm_size(const DecoderModel& model) {
+    return model.qk_norm_all_heads ? model.q_size() + model.kv_size()
+                                   : std::uint64_t{2} * model.head_dim;
 }
 // Returns the number of rows that the next add_norm adds to one row of the residual stream.
 std::uint64_t addends_max(const DecoderModel& model) {
-    return model.experts_elsewhere ? 1 : std::max(1u, model.top_k);
+    return model.experts_elsewhere ? 1 : std::max(1u, model.routes_per_row());
 }
 
 }  // namespace
@@ -95,7 +109,8 @@ DecoderMemory::Needs DecoderMemory::needs_of(const DecoderModel& model, const De
         bytes.weights += matrix(model.attention_kind, model.qkv_size(), hidden) +
                          matrix(model.attention_kind, hidden, model.q_size());
         if (model.is_moe(layer))
-            bytes.weights += matrix(model.router_kind, model.num_experts, hidden);
+            bytes.weights += matrix(model.router_kind, model.router_rows(), hidden) +
+                             shared_blob_bytes(model);
         if (holds_ffn(model, layer))
             bytes.weights += (model.is_moe(layer) ? model.num_experts : 1) *
                              expert_blob_layout(model.ffn_shape(layer),
@@ -108,9 +123,9 @@ DecoderMemory::Needs DecoderMemory::needs_of(const DecoderModel& model, const De
                   word * sizes.logit_rows * model.vocab_size + likeliest_bytes(model, sizes) +
                   word * rows *
                       (2 * hidden + model.qkv_size() + 2 * std::uint64_t{model.q_size()} +
-                       inner_size(model)) +
+                       inner_size(model) + shared_inner_size(model)) +
                   word * rows * sizes.lanes * (1 + addends_max(model)) * hidden +
-                  word * sizes.row_pages * kv_page_tokens * model.head_dim;
+                  word * sizes.row_pages * kv_page_tokens * model.rotated();
     return bytes;
 }
 
@@ -192,7 +207,7 @@ class MemoryBuilder {
     Status make_step_buffers() {
         namespace group_pairs = gpu::kernels::group_pairs;
         const std::uint64_t rows = sizes_.rows, hidden = model_.hidden_size, word = 4;
-        const std::uint64_t pairs = rows * std::max(1u, model_.top_k);
+        const std::uint64_t pairs = rows * std::max(1u, model_.routes_per_row());
         const std::uint64_t stretches = (model_.vocab_size +
                                          gpu::kernels::argmax_part::stretch_tokens - 1) /
                                         gpu::kernels::argmax_part::stretch_tokens;
@@ -217,15 +232,17 @@ class MemoryBuilder {
             make(memory_.parts, sizes_.part_slots * part_slot_bytes(model_), "attention parts"));
         MOEX_TRY(make(memory_.peaks, 2 * word * sizes_.part_slots * model_.num_heads, "peaks"));
         MOEX_TRY(make(memory_.attended, word * rows * model_.q_size(), "attended"));
-        MOEX_TRY(make(memory_.router_logits, word * rows * model_.num_experts, "router logits"));
+        MOEX_TRY(make(memory_.router_logits, word * rows * model_.router_rows(), "router logits"));
         MOEX_TRY(make(memory_.routes, 2 * word * pairs, "routes"));
         MOEX_TRY(make(memory_.dense_routes, 2 * word * rows, "dense routes"));
-        const std::uint64_t tiles = DecoderMemory::tiles_max(static_cast<std::uint32_t>(pairs),
-                                                             std::max(1u, model_.num_experts));
+        const std::uint64_t tiles = DecoderMemory::tiles_max(
+            static_cast<std::uint32_t>(pairs), std::max(1u, model_.experts_routed_to()));
         MOEX_TRY(make(memory_.tiles,
                       word * (group_pairs::tiles_word + tiles * (2 + 2 * group_pairs::tile_rows)),
                       "tiles of pairs"));
         MOEX_TRY(make(memory_.intermediate, word * rows * inner_size(model_), "intermediate"));
+        MOEX_TRY(make(memory_.shared_intermediate, word * rows * shared_inner_size(model_),
+                      "intermediate of shared experts"));
 
         if (model_.is_span)
             MOEX_TRY(make(memory_.span_kv,
@@ -252,16 +269,17 @@ class MemoryBuilder {
         for (std::uint32_t row = 0; row < sizes_.rows; ++row) routes[2 * row + 1] = 1;
         device_.write_buffer(memory_.dense_routes, 0, std::as_bytes(std::span(routes)));
 
-        const std::size_t half_size = model_.head_dim / 2,
+        const std::size_t rotated = model_.rotated(), half_size = rotated / 2,
                           positions = std::size_t{sizes_.row_pages} * kv_page_tokens;
-        std::vector<float> cos_sin(positions * model_.head_dim);
-        const std::vector<float> frequencies = rope_frequencies(model_.head_dim, model_.rope_theta,
+        std::vector<float> cos_sin(positions * rotated);
+        const std::vector<float> frequencies = rope_frequencies(model_.rotated(), model_.rope_theta,
                                                                 model_.rope_scaling);
+        const float amplitude = rope_amplitude(model_.rope_scaling);
         for (std::size_t i = 0; i < half_size; ++i) {
             for (std::size_t position = 0; position < positions; ++position) {
                 const float angle = static_cast<float>(position) * frequencies[i];
-                cos_sin[position * model_.head_dim + i] = std::cos(angle);
-                cos_sin[position * model_.head_dim + half_size + i] = std::sin(angle);
+                cos_sin[position * rotated + i] = std::cos(angle) * amplitude;
+                cos_sin[position * rotated + half_size + i] = std::sin(angle) * amplitude;
             }
         }
         MOEX_TRY(make(memory_.cos_sin, sizeof(float) * cos_sin.size(), "angles"));
@@ -294,7 +312,8 @@ class MemoryBuilder {
 
     Status make_vectors() {
         using Name = WeightPart::Name;
-        const std::uint64_t hidden = model_.hidden_size, head_dim = model_.head_dim;
+        const std::uint64_t hidden = model_.hidden_size, norms_size = qk_norm_size(model_),
+                            experts = model_.num_experts;
         MOEX_TRY(add_vector(memory_.no_bias, {}, std::max<std::uint64_t>(hidden, 64), false));
         MOEX_TRY(
             add_vector(memory_.final_norm, {.name = Name::final_norm}, hidden, !model_.is_span));
@@ -307,12 +326,23 @@ class MemoryBuilder {
                                 model_.qkv_size(), model_.qkv_bias));
             MOEX_TRY(add_vector(layer.o_bias, {.name = Name::o_bias, .layer = i}, hidden,
                                 model_.o_bias));
-            MOEX_TRY(add_vector(layer.qk_norms, {}, 2 * head_dim, false));
+            if (model_.sinks)
+                MOEX_TRY(
+                    add_vector(layer.sinks, {.name = Name::sinks, .layer = i}, model_.num_heads));
+            if (model_.is_moe(i) && model_.router_bias)
+                MOEX_TRY(add_vector(layer.router_bias, {.name = Name::router_bias, .layer = i},
+                                    model_.router_rows()));
+            if (model_.is_moe(i) && model_.sigmoid_router)
+                MOEX_TRY(add_vector(layer.correction_bias,
+                                    {.name = Name::correction_bias, .layer = i}, experts,
+                                    model_.correction_bias));
+            MOEX_TRY(add_vector(layer.qk_norms, {}, norms_size, false));
             if (!model_.qk_norm) continue;
             const std::span<float> norms = std::span(vectors_).subspan(
-                layer.qk_norms.offset_bytes / sizeof(float), 2 * head_dim);
-            MOEX_TRY(read_vector({.name = Name::q_norm, .layer = i}, norms.first(head_dim)));
-            MOEX_TRY(read_vector({.name = Name::k_norm, .layer = i}, norms.last(head_dim)));
+                layer.qk_norms.offset_bytes / sizeof(float), norms_size);
+            const std::size_t of_q = model_.qk_norm_all_heads ? model_.q_size() : model_.head_dim;
+            MOEX_TRY(read_vector({.name = Name::q_norm, .layer = i}, norms.first(of_q)));
+            MOEX_TRY(read_vector({.name = Name::k_norm, .layer = i}, norms.subspan(of_q)));
         }
 
         gpu::BufferId buffer;
@@ -328,7 +358,7 @@ class MemoryBuilder {
         std::uint64_t most = 2 * std::uint64_t{model_.vocab_size} / shard_rows_align + 2;
         for (std::uint32_t layer = 0; layer < model_.num_layers; ++layer)
             most += (model_.is_moe(layer) ? model_.num_experts : 1) / experts_of_an_arena(layer) +
-                    1;
+                    2;
         most = std::min<std::uint64_t>(most, 16384);
         places_.reserve(most * binding_align);
         MOEX_ASSIGN(buffer, device_.create_buffer(most * binding_align, gpu::BufferUsage::uniform,
@@ -391,7 +421,7 @@ class MemoryBuilder {
         MOEX_TRY(make_matrix(layer.o, model_.attention_kind, model_.hidden_size, model_.q_size(),
                              {.name = Name::o, .layer = index}, "o"));
         if (model_.is_moe(index))
-            MOEX_TRY(make_matrix(layer.router, model_.router_kind, model_.num_experts,
+            MOEX_TRY(make_matrix(layer.router, model_.router_kind, model_.router_rows(),
                                  model_.hidden_size, {.name = Name::router, .layer = index},
                                  "router"));
         if (!holds_ffn(model_, index)) return {};
@@ -412,6 +442,22 @@ class MemoryBuilder {
             arena.place = place;
             layer.arenas.push_back(arena);
         }
+        return model_.is_moe(index) && model_.shared_size > 0 ? make_shared(index) : Status{};
+    }
+
+    // Uploads the shared expert as the expert behind the routed ones.
+    Status make_shared(std::uint32_t index) {
+        const std::uint64_t size_bytes = shared_blob_bytes(model_);
+        DecoderMemory::Arena arena;
+        arena.first_expert = model_.num_experts;
+        arena.num_experts = 1;
+        MOEX_TRY(make(arena.buffer, size_bytes, "shared expert"));
+        MOEX_TRY(upload(arena.buffer, 0, size_bytes,
+                        {.name = WeightPart::Name::shared, .layer = index}));
+        MOEX_ASSIGN(place, add_place(ArenaPlace{arena.first_expert, 1,
+                                                static_cast<std::uint32_t>(size_bytes / 4)}));
+        arena.place = place;
+        memory_.layers[index].shared.push_back(arena);
         return {};
     }
 

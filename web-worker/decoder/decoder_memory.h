@@ -46,7 +46,9 @@ class DecoderMemory {
     struct Layer {
         gpu::BufferId qkv, o, router, kv;
         std::vector<Arena> arenas;
-        gpu::Binding input_norm, post_attention_norm, qk_norms, qkv_bias, o_bias;
+        std::vector<Arena> shared;  // one arena if the layer has a shared expert
+        gpu::Binding input_norm, post_attention_norm, qk_norms, qkv_bias, o_bias, sinks,
+            router_bias, correction_bias;
     };
 
     // The buffers that a batch keeps from one layer to the next. All other buffers of a step's
@@ -100,7 +102,7 @@ class DecoderMemory {
     // span_kv_layer_bytes() for each layer.
     gpu::BufferId span_kv;
     gpu::BufferId ids, best, logits, y, y_transposed, qkv, q, parts, peaks, attended, likeliest,
-        router_logits, routes, dense_routes, tiles, intermediate, cos_sin;
+        router_logits, routes, dense_routes, tiles, intermediate, shared_intermediate, cos_sin;
     std::uint64_t weight_bytes = 0, kv_bytes = 0;
 
   private:

@@ -22,7 +22,7 @@ Status check_row(std::string_view what, std::uint32_t size, WeightKind kind,
 
 bool uses_int4(const DecoderModel& model) {
     for (const WeightKind kind : {model.table_kind, model.attention_kind, model.router_kind,
-                                  model.dense_kind, model.expert_kind})
+                                  model.dense_kind, model.expert_kind, model.shared_kind})
         if (kind == WeightKind::int4) return true;
     return false;
 }
@@ -47,12 +47,32 @@ Status check_model(const DecoderModel& model) {
     if (model.layer_is_moe.size() != model.num_layers)
         return does_not_take("layer_is_moe", model.layer_is_moe.size(), "one for each layer");
 
+    if (model.rotated() % 4 != 0 || model.rotated() > model.head_dim)
+        return does_not_take("rotary_size", model.rotated(), "a multiple of 4, at most head_dim");
+    if (model.expert_bias != (model.expert_limit != 0))
+        return does_not_take("experts with biases", model.expert_bias, "those with a clamp");
+    if (model.router_groups == 0 || model.router_groups > 64)
+        return does_not_take("groups of experts", model.router_groups, "1 to 64");
+    if (model.shared_size > 0) {
+        if (model.experts_elsewhere || model.is_span)
+            return Error{ErrorCode::unsupported,
+                         "the GPU computes a shared expert only if it computes all experts"};
+        // Rows are padded to tiles of outputs, and INT4 rows are read in chunks of 32.
+        if (model.shared_size % 16 != 0)
+            return does_not_take("width of the shared expert", model.shared_size,
+                                 "a multiple of 16");
+        if (model.shared_kind == WeightKind::int4)
+            MOEX_TRY(check_row("width of the shared expert", model.shared_size, model.shared_kind,
+                               group));
+    }
+
     for (std::uint32_t layer = 0; layer < model.num_layers; ++layer) {
         MOEX_TRY(check_row("intermediate size", model.ffn_shape(layer).moe_intermediate_size,
                            model.ffn_kind(layer), group));
         if (!model.is_moe(layer)) continue;
-        if (model.num_experts == 0 || model.num_experts > 1024)
-            return does_not_take("num_experts", model.num_experts, "1 to 1024");
+        if (model.num_experts == 0 || model.experts_routed_to() > 1024)
+            return does_not_take("num_experts", model.num_experts,
+                                 "1 to 1024 with the shared expert");
         if (model.top_k == 0 || model.top_k > 64 || model.top_k > model.num_experts)
             return does_not_take("top_k", model.top_k, "1 to 64, and at most num_experts");
     }

@@ -34,6 +34,22 @@ struct DecoderModel {
     std::vector<std::uint8_t> layer_is_moe;  // [num_layers]
     bool norm_topk_prob = false, qk_norm = false;
     bool qkv_bias = false, o_bias = false, tied_embeddings = false;
+    // What models beyond Qwen3-MoE, Qwen3, Qwen2 and Llama have; hub/model/layer_plan.h says what
+    // it means.
+    bool qk_norm_all_heads = false, sinks = false;
+    std::uint32_t rotary_size = 0;            // 0: head_dim
+    std::vector<std::uint32_t> layer_window;  // [num_layers], 0: all positions; empty: all 0
+    float attention_scale = 0;                // 0: 1 / sqrt(head_dim)
+    float embedding_multiplier = 1, residual_multiplier = 1;
+    bool sigmoid_router = false, router_bias = false, correction_bias = false;
+    std::uint32_t router_groups = 1, groups_kept = 1;  // sigmoid_router only, and so is the next
+    float router_scaling = 1;
+    // Width of the shared expert of routed layers, 0: none. It is the last expert of each row, with
+    // the weight 1 or sigmoid(gate · x); the gate's row follows those of the router.
+    std::uint32_t shared_size = 0;
+    bool shared_gate = false;
+    bool expert_bias = false;  // routed experts have biases and the clamped SwiGLU
+    float expert_limit = 0;
     // If set, the model is a span of another model's layers: it has no embeddings, final norm and
     // head (vocab_size 0), and its first and last rows are those of the residual stream.
     bool is_span = false;
@@ -45,15 +61,27 @@ struct DecoderModel {
     WeightKind table_kind = WeightKind::bf16;  // embeddings and head
     WeightKind attention_kind = WeightKind::bf16, router_kind = WeightKind::bf16;
     WeightKind dense_kind = WeightKind::bf16, expert_kind = WeightKind::int4;
+    WeightKind shared_kind = WeightKind::bf16;
     std::uint32_t group_size = 0;  // weights per scale and zero, for all int4 weights
 
     bool is_moe(std::uint32_t layer) const { return layer_is_moe[layer] != 0; }
     std::uint32_t q_size() const { return num_heads * head_dim; }
     std::uint32_t kv_size() const { return num_kv_heads * head_dim; }
     std::uint32_t qkv_size() const { return q_size() + 2 * kv_size(); }
+    std::uint32_t rotated() const { return rotary_size ? rotary_size : head_dim; }
+    std::uint32_t window(std::uint32_t layer) const {
+        return layer_window.empty() ? 0 : layer_window[layer];
+    }
+    // Return the number of experts that a row takes, of rows in the router's matrix, and of experts
+    // in a layer, the shared expert and its gate included.
+    std::uint32_t routes_per_row() const { return top_k + (shared_size > 0 ? 1 : 0); }
+    std::uint32_t router_rows() const { return num_experts + (shared_gate ? 1 : 0); }
+    std::uint32_t experts_routed_to() const { return num_experts + (shared_size > 0 ? 1 : 0); }
+    ExpertShape shared_shape() const { return {hidden_size, shared_size, group_size}; }
     // Returns the shape of a layer's FFN as a blob: the shape of an expert, or of the dense FFN.
     ExpertShape ffn_shape(std::uint32_t layer) const {
-        return {hidden_size, is_moe(layer) ? moe_intermediate_size : intermediate_size, group_size};
+        if (!is_moe(layer)) return {hidden_size, intermediate_size, group_size};
+        return {hidden_size, moe_intermediate_size, group_size, expert_bias, expert_limit};
     }
     WeightKind ffn_kind(std::uint32_t layer) const {
         return is_moe(layer) ? expert_kind : dense_kind;
@@ -81,8 +109,9 @@ struct WeightPart {
         head_rows,       // rows of the head; not requested if the head is tied
         qkv,             // q, k and v stacked by rows
         o,
-        router,
-        ffn,  // a blob (expert_blob_layout) of `expert`, or of a dense layer
+        router,  // with the row of the shared expert's gate
+        ffn,     // a blob (expert_blob_layout) of `expert`, or of a dense layer
+        shared,  // a blob of the shared expert
         // f32 vectors
         final_norm,
         input_norm,
@@ -91,6 +120,9 @@ struct WeightPart {
         k_norm,
         qkv_bias,
         o_bias,
+        sinks,
+        router_bias,  // a zero follows for the row of the shared expert's gate
+        correction_bias,
     } name;
     std::uint32_t layer = 0, expert = 0;
     std::uint32_t first_row = 0, num_rows = 0;

@@ -7,8 +7,9 @@ namespace moex {
 namespace {
 
 // Uses a builtin, because the toolchain that builds the tab's WASM has no std::bit_cast.
+std::uint32_t bits_of(float value) { return __builtin_bit_cast(std::uint32_t, value); }
 std::uint32_t epsilon_bits(const DecoderModel& model) {
-    return __builtin_bit_cast(std::uint32_t, static_cast<float>(model.rms_norm_eps));
+    return bits_of(static_cast<float>(model.rms_norm_eps));
 }
 
 namespace kernels = gpu::kernels;
@@ -73,7 +74,7 @@ const DecoderOps::Op* DecoderOps::add(std::string kernel,
 }
 
 std::uint32_t DecoderOps::addends_of(std::uint32_t layer) const {
-    return model_.is_moe(layer) && !model_.experts_elsewhere ? model_.top_k : 1;
+    return model_.is_moe(layer) && !model_.experts_elsewhere ? model_.routes_per_row() : 1;
 }
 
 const DecoderOps::Op* DecoderOps::add_norm(const gpu::Binding& weight, std::uint32_t num_addends,
@@ -83,7 +84,8 @@ const DecoderOps::Op* DecoderOps::add_norm(const gpu::Binding& weight, std::uint
         {{"hidden_size", model_.hidden_size},
          {"num_addends", num_addends},
          {"for_head", for_head ? 1u : 0u},
-         {"epsilon_bits", epsilon_bits(model_)}},
+         {"epsilon_bits", epsilon_bits(model_)},
+         {"factor_bits", bits_of(model_.residual_multiplier)}},
         {{lane_.rows}, {lane_.x}, {lane_.addends}, weight, {memory_.y}, {memory_.y_transposed}});
 }
 
@@ -138,7 +140,9 @@ void DecoderOps::add_attention(std::uint32_t index, Layer& layer) {
                      {{"num_heads", model_.num_heads},
                       {"num_kv_heads", model_.num_kv_heads},
                       {"head_dim", model_.head_dim},
+                      {"rotary_size", model_.rotated()},
                       {"has_qk_norm", model_.qk_norm ? 1u : 0u},
+                      {"norms_all_heads", model_.qk_norm_all_heads ? 1u : 0u},
                       {"epsilon_bits", epsilon_bits(model_)}},
                      {{lane_.rows},
                       {memory_.qkv},
@@ -150,18 +154,24 @@ void DecoderOps::add_attention(std::uint32_t index, Layer& layer) {
     layer.attend_page = add(kv_kernel("attend_page", sizes_.kv_kind),
                             {{"num_heads", model_.num_heads},
                              {"num_kv_heads", model_.num_kv_heads},
-                             {"head_dim", model_.head_dim}},
+                             {"head_dim", model_.head_dim},
+                             {"window", model_.window(index)},
+                             {"scale_bits", bits_of(model_.attention_scale)}},
                             {{lane_.rows},
                              {lane_.page_table},
                              {memory_.q},
                              {memory.kv},
                              {memory_.parts},
                              {memory_.peaks}});
-    layer.attend_merge = add("attend_merge",
+    std::vector<gpu::Binding> merged = {
+        {lane_.rows}, {memory_.parts}, {memory_.peaks}, {memory_.attended}};
+    if (model_.sinks) merged.push_back(memory.sinks);
+    layer.attend_merge = add(model_.sinks ? "attend_merge_sinks" : "attend_merge",
                              {{"num_heads", model_.num_heads},
                               {"head_dim", model_.head_dim},
-                              {"transposes", kind == WeightKind::int4 ? 1u : 0u}},
-                             {{lane_.rows}, {memory_.parts}, {memory_.peaks}, {memory_.attended}});
+                              {"transposes", kind == WeightKind::int4 ? 1u : 0u},
+                              {"window", model_.window(index)}},
+                             std::move(merged));
     layer.o = add_product(matrix(memory.o, kind, model_.hidden_size, model_.q_size(),
                                  model_.o_bias ? &memory.o_bias : nullptr),
                           {memory_.attended}, {lane_.addends}, model_.hidden_size);
@@ -169,13 +179,70 @@ void DecoderOps::add_attention(std::uint32_t index, Layer& layer) {
 
 void DecoderOps::add_router(const DecoderMemory::Layer& memory, Layer& layer) {
     layer.router = add_product(
-        matrix(memory.router, model_.router_kind, model_.num_experts, model_.hidden_size, nullptr),
-        input_for(model_.router_kind), {memory_.router_logits}, model_.num_experts);
-    layer.route = add("route",
-                      {{"num_experts", model_.num_experts},
-                       {"top_k", model_.top_k},
-                       {"norm_topk_prob", model_.norm_topk_prob ? 1u : 0u}},
-                      {{memory_.router_logits}, {memory_.routes}});
+        matrix(memory.router, model_.router_kind, model_.router_rows(), model_.hidden_size,
+               model_.router_bias ? &memory.router_bias : nullptr),
+        input_for(model_.router_kind), {memory_.router_logits}, model_.router_rows());
+    std::vector<gpu::KernelConstant> constants = {
+        {"num_experts", model_.num_experts},
+        {"top_k", model_.top_k},
+        {"norm_topk_prob", model_.norm_topk_prob ? 1u : 0u},
+        {"logit_stride", model_.router_rows()},
+        {"route_stride", model_.routes_per_row()},
+        {"has_shared_gate", model_.shared_gate ? 1u : 0u}};
+    if (!model_.sigmoid_router) {
+        layer.route = add("route", constants, {{memory_.router_logits}, {memory_.routes}});
+        return;
+    }
+    constants.insert(constants.end(), {{"num_groups", model_.router_groups},
+                                       {"groups_kept", model_.groups_kept},
+                                       {"scaling_bits", bits_of(model_.router_scaling)}});
+    layer.route = add("route_sigmoid", constants,
+                      {{memory_.router_logits}, {memory_.routes}, memory.correction_bias});
+}
+
+// Adds the products of the experts in one arena.
+void DecoderOps::add_experts(const ArenaOps& of, Layer& layer) {
+    const ExpertBlobLayout blob = expert_blob_layout(of.shape, expert_dtype_of(of.kind));
+    const auto words = [](const BlobSection& section) {
+        return static_cast<std::uint32_t>(section.offset_bytes / 4);
+    };
+    std::vector<gpu::KernelConstant> constants = {
+        {"hidden_size", model_.hidden_size},
+        {"moe_intermediate_size", of.shape.moe_intermediate_size},
+        {"top_k", of.routes_per_row},
+        {"down_codes_word", words(blob.down_codes)},
+        {"gate_up_scale_zero_word", words(blob.gate_up_scale_zero)},
+        {"down_scale_zero_word", words(blob.down_scale_zero)}};
+    if (of.shape.has_bias)
+        constants.insert(constants.end(), {{"gate_up_bias_word", words(blob.gate_up_bias)},
+                                           {"down_bias_word", words(blob.down_bias)},
+                                           {"limit_bits", bits_of(of.shape.clamp)}});
+    if (of.kind == WeightKind::int4)
+        constants.push_back({"chunks_per_group_log2", chunks_per_group_log2(model_.group_size)});
+
+    const auto add_both = [&](const char* kernel, gpu::Binding in, gpu::Binding out,
+                              std::uint32_t row_groups, std::uint32_t tile_groups) {
+        const std::string name = text(kernel, of.shape.has_bias ? "clamped_" : "",
+                                      kind_name(of.kind));
+        std::vector<gpu::Binding> bindings = {
+            of.routes, {of.arena.buffer}, in, out, of.arena.place};
+        if (of.kind == WeightKind::int4) bindings.push_back({of.arena.buffer});
+        const Op* const row = add(name + (sizes_.spread ? "_spread" : "_1"), constants, bindings);
+        bindings.front() = {memory_.tiles};
+        return Product{row, add(name + "_4", constants, bindings), row_groups, tile_groups};
+    };
+    const std::uint32_t inner = of.shape.moe_intermediate_size, outer = model_.hidden_size;
+    layer.gate_up.push_back(
+        add_both("expert_gate_up_", input_for(of.kind), {of.intermediate},
+                 inner / (sizes_.spread ? kernels::expert_gate_up_int4_spread::outputs_per_group
+                                        : kernels::expert_gate_up_int4_1::outputs_per_group),
+                 inner / kernels::expert_gate_up_int4_4::outputs_per_group));
+    if (!of.has_down) return;
+    layer.down.push_back(
+        add_both("expert_down_", {of.intermediate}, {lane_.addends},
+                 outer / (sizes_.spread ? kernels::expert_down_int4_spread::outputs_per_group
+                                        : kernels::expert_down_int4_1::outputs_per_group),
+                 outer / kernels::expert_down_int4_4::outputs_per_group));
 }
 
 void DecoderOps::add_ffn(std::uint32_t index, Layer& layer) {
@@ -183,55 +250,25 @@ void DecoderOps::add_ffn(std::uint32_t index, Layer& layer) {
     const bool moe = model_.is_moe(index);
     const WeightKind kind = model_.ffn_kind(index);
     const ExpertShape shape = model_.ffn_shape(index);
-    const ExpertBlobLayout blob = expert_blob_layout(shape, expert_dtype_of(kind));
-    const auto words = [](const BlobSection& section) {
-        return static_cast<std::uint32_t>(section.offset_bytes / 4);
-    };
     const gpu::Binding routes{moe ? memory_.routes : memory_.dense_routes};
+    const std::uint32_t routes_per_row = moe ? model_.routes_per_row() : 1;
 
     if (moe) add_router(memory, layer);
     if (moe && model_.experts_elsewhere) return;
 
-    std::vector<gpu::KernelConstant> constants = {
-        {"hidden_size", model_.hidden_size},
-        {"moe_intermediate_size", shape.moe_intermediate_size},
-        {"top_k", moe ? model_.top_k : 1},
-        {"down_codes_word", words(blob.down_codes)},
-        {"gate_up_scale_zero_word", words(blob.gate_up_scale_zero)},
-        {"down_scale_zero_word", words(blob.down_scale_zero)}};
-    if (kind == WeightKind::int4)
-        constants.push_back({"chunks_per_group_log2", chunks_per_group_log2(model_.group_size)});
-
     layer.group_pairs = add(
         "group_pairs",
-        {{"num_experts", moe ? model_.num_experts : 1}, {"top_k", moe ? model_.top_k : 1}},
+        {{"num_experts", moe ? model_.experts_routed_to() : 1}, {"top_k", routes_per_row}},
         {{lane_.rows}, routes, {memory_.tiles}});
-    for (const DecoderMemory::Arena& arena : memory.arenas) {
-        const auto add_both = [&](const char* kernel, gpu::Binding in, gpu::Binding out,
-                                  std::uint32_t row_groups, std::uint32_t tile_groups) {
-            const std::string name = text(kernel, kind_name(kind));
-            std::vector<gpu::Binding> bindings = {routes, {arena.buffer}, in, out, arena.place};
-            if (kind == WeightKind::int4) bindings.push_back({arena.buffer});
-            const Op* const row = add(name + (sizes_.spread ? "_spread" : "_1"), constants,
-                                      bindings);
-            bindings.front() = {memory_.tiles};
-            return Product{row, add(name + "_4", constants, bindings), row_groups, tile_groups};
-        };
-        const std::uint32_t inner = shape.moe_intermediate_size, outer = model_.hidden_size;
-        layer.gate_up.push_back(
-            add_both("expert_gate_up_", input_for(kind), {memory_.intermediate},
-                     inner / (sizes_.spread ? kernels::expert_gate_up_int4_spread::outputs_per_group
-                                            : kernels::expert_gate_up_int4_1::outputs_per_group),
-                     inner / kernels::expert_gate_up_int4_4::outputs_per_group));
-        if (!moe) continue;
-        layer.down.push_back(
-            add_both("expert_down_", {memory_.intermediate}, {lane_.addends},
-                     outer / (sizes_.spread ? kernels::expert_down_int4_spread::outputs_per_group
-                                            : kernels::expert_down_int4_1::outputs_per_group),
-                     outer / kernels::expert_down_int4_4::outputs_per_group));
-    }
+    for (const DecoderMemory::Arena& arena : memory.arenas)
+        add_experts({arena, shape, kind, routes, routes_per_row, memory_.intermediate, moe}, layer);
+    for (const DecoderMemory::Arena& arena : memory.shared)
+        add_experts({arena, model_.shared_shape(), model_.shared_kind, routes, routes_per_row,
+                     memory_.shared_intermediate},
+                    layer);
     if (moe) return;
 
+    const ExpertBlobLayout blob = expert_blob_layout(shape, expert_dtype_of(kind));
     MatrixRef down;
     down.buffer = memory.arenas.front().buffer;
     down.codes_at = blob.down_codes.offset_bytes;
@@ -245,7 +282,8 @@ void DecoderOps::add_ffn(std::uint32_t index, Layer& layer) {
 
 void DecoderOps::add_tables(std::uint32_t num_addends) {
     const WeightKind kind = model_.table_kind;
-    std::vector<gpu::KernelConstant> constants = {{"hidden_size", model_.hidden_size}};
+    std::vector<gpu::KernelConstant> constants = {
+        {"hidden_size", model_.hidden_size}, {"factor_bits", bits_of(model_.embedding_multiplier)}};
     if (kind == WeightKind::int4) constants.push_back({"group_size", model_.group_size});
     for (const DecoderMemory::Shard& shard : memory_.embeddings)
         embed_.push_back(add(text("embed_", kind_name(kind)), constants,
@@ -399,7 +437,7 @@ void DecoderOps::append_layer(std::vector<gpu::Command>& commands, std::uint32_t
     std::uint32_t tiles = num_rows * addends_of(index);
     if (num_rows > 1) {
         append(commands, *layer.group_pairs, 1, 1);
-        tiles = DecoderMemory::tiles_max(tiles, moe ? model_.num_experts : 1);
+        tiles = DecoderMemory::tiles_max(tiles, moe ? model_.experts_routed_to() : 1);
     }
     for (const std::vector<Product>* const products : {&layer.gate_up, &layer.down})
         for (const Product& one : *products) {

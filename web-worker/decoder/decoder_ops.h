@@ -75,6 +75,16 @@ class DecoderOps {
         Product qkv, o, router, dense_down;
         std::vector<Product> gate_up, down;  // one product per arena of experts
     };
+    // What the kernels of the experts in one arena need.
+    struct ArenaOps {
+        const DecoderMemory::Arena& arena;
+        ExpertShape shape;
+        WeightKind kind;
+        gpu::Binding routes;
+        std::uint32_t routes_per_row = 1;
+        gpu::BufferId intermediate;
+        bool has_down = true;  // false: a dense layer, which has a matrix product instead
+    };
     struct MatrixRef {
         gpu::BufferId buffer;
         std::uint64_t codes_at = 0, scale_zero_at = 0;
@@ -94,6 +104,7 @@ class DecoderOps {
     void add_layer(std::uint32_t index, std::uint32_t num_addends);
     void add_attention(std::uint32_t index, Layer& layer);
     void add_router(const DecoderMemory::Layer& memory, Layer& layer);
+    void add_experts(const ArenaOps& arena, Layer& layer);
     void add_ffn(std::uint32_t index, Layer& layer);
     void add_tables(std::uint32_t num_addends);
     void add_likeliest();

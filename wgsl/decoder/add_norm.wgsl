@@ -1,5 +1,5 @@
 // Adds the output of the previous block to the residual stream, and normalises it as input of the next block:
-// x += addends, then y = RMSNorm(x) * weight.
+// x += factor * addends, then y = RMSNorm(x) * weight.
 //   @binding(0) rows          read        u32: rows.wgsl
 //   @binding(1) x             read_write  f32 [num_rows, hidden_size]
 //   @binding(2) addends       read        f32 [num_rows, num_addends, hidden_size], added from the first to the last
@@ -16,6 +16,7 @@ override hidden_size: u32;
 override num_addends: u32;
 override for_head: u32;
 override epsilon_bits: u32;
+override factor_bits: u32;   // f32 bits; 1.0 for most models, and the sum then has the bits of x + addends
 
 @group(0) @binding(0) var<storage, read> rows: array<u32>;
 @group(0) @binding(1) var<storage, read_write> x: array<vec4<f32>>;
@@ -31,6 +32,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   let row = group.y + for_head * rows[head_row_word];
 
   let quads = hidden_size / 4u;
+  let factor = vec4<f32>(bitcast<f32>(factor_bits));
   var sum = 0.0;
   // Each thread keeps its first four quads of x and of weight in registers: all of its quads if a row has at most
   // 4,096 values.
@@ -45,7 +47,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   for (var a = 0u; a < num_addends; a += 1u) {
 //@ for k in 0..4
     if (thread + ${k}u * 256u < quads) {
-      kept_${k} += addends[(row * num_addends + a) * quads + thread + ${k}u * 256u];
+      let addend_${k} = addends[(row * num_addends + a) * quads + thread + ${k}u * 256u];
+      kept_${k} = fma(factor, addend_${k}, kept_${k});
     }
 //@ end
   }
@@ -58,7 +61,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   for (var i = thread + 1024u; i < quads; i += 256u) {
     var value = x[row * quads + i];
     for (var a = 0u; a < num_addends; a += 1u) {
-      value += addends[(row * num_addends + a) * quads + i];
+      value = fma(factor, addends[(row * num_addends + a) * quads + i], value);
     }
     x[row * quads + i] = value;
     sum = add_dot(value, value, sum);

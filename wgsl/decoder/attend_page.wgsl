@@ -1,4 +1,4 @@
-// Attention of a row over one page of its keys and values: a part of softmax(q · kᵀ / sqrt(head_dim)) · v.
+// Attention of a row over one page of its keys and values: a part of softmax(scale * q · kᵀ) · v.
 //   @binding(0) rows   read        u32: rows.wgsl
 //   @binding(1) pages  read        u32: page tables
 //   @binding(2) q      read        f32 [num_rows, num_heads, head_dim]
@@ -6,7 +6,8 @@
 //   @binding(4) parts  read_write  f32 [num_rows, num_heads, part_pages, head_dim]: sum of exp(score - peak) * v
 //   @binding(5) peaks  read_write  f32 [num_rows, num_heads, part_pages, 2]: peak score, sum of exp(score - peak)
 // A page is a separate split whatever rows are computed together, so a row's bits depend on its position only (Dao et
-// al., "Flash-Decoding", 2023). Pages after the row's position are skipped.
+// al., "Flash-Decoding", 2023). Pages after the row's position are skipped, and
+// with a window those before it.
 // Scores: one thread per token. Values: one thread per quad of all heads and every fourth token (every second token if
 // head_dim is above 128), so that each value is read once and few reads depend on each other: eight reads are issued
 // before the first result is needed. The sums of the tokens are added in pairs. Up to eight heads that share keys and
@@ -20,6 +21,8 @@ const block_heads: u32 = 8u;
 override num_heads: u32;
 override num_kv_heads: u32;
 override head_dim: u32;    // size of a head: a multiple of 4, at most 256
+override window: u32;      // positions that a row sees, its own included; 0: all
+override scale_bits: u32;  // f32 bits of the scale; 0: 1 / sqrt(head_dim)
 
 @group(0) @binding(0) var<storage, read> rows: array<u32>;
 @group(0) @binding(1) var<storage, read> pages: array<u32>;
@@ -69,6 +72,14 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     return;
   }
   let count = min(page_tokens, position + 1u - page * page_tokens);
+  var seen = 0u;   // the page's first token within the window
+  if (window != 0u) {
+    let first_position = max(position + 1u, window) - window;
+    if ((page + 1u) * page_tokens <= first_position) {
+      return;
+    }
+    seen = max(first_position, page * page_tokens) - page * page_tokens;
+  }
   let shared_by = num_heads / num_kv_heads;
   let blocks = (shared_by + block_heads - 1u) / block_heads;
   let kv_head = group.x / blocks;
@@ -116,9 +127,9 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     }
 //@ end
   }
-  let scale = 1.0 / sqrt(f32(head_dim));
+  let scale = select(bitcast<f32>(scale_bits), 1.0 / sqrt(f32(head_dim)), scale_bits == 0u);
 //@ for h in 0..8
-  weights[${h}u * page_tokens + thread] = select(-3.0e38, score_${h} * scale, thread < count);
+  weights[${h}u * page_tokens + thread] = select(-3.0e38, score_${h} * scale, thread < count && thread >= seen);
 //@ end
   workgroupBarrier();
 

@@ -1,4 +1,4 @@
-// Looks up the embeddings of a step's tokens: x[row] = table[token], for the tokens of one shard of the table.
+// Looks up the embeddings of a step's tokens: x[row] = factor * table[token], for the tokens of one shard of the table.
 //   @binding(0) rows   read        u32: rows.wgsl
 //   @binding(1) table  read        u32: rows of bf16, f32, or INT4 codes and then scales and zeros
 //   @binding(2) x      read_write  f32 [num_rows, hidden_size]
@@ -8,6 +8,7 @@
 //@ host_checked
 //@ include rows.wgsl
 override hidden_size: u32;
+override factor_bits: u32;   // f32 bits; 1.0 for most models
 //@ for i in 0..int4
 override group_size: u32;
 //@ end
@@ -28,15 +29,16 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
 
 //@ for i in 0..bf16
   let word = table[(token * hidden_size + id.x) / 2u];
-  x[id.y * hidden_size + id.x] = bitcast<f32>(select(word << 16u, word & 0xffff0000u, (id.x & 1u) == 1u));
+  let value = bitcast<f32>(select(word << 16u, word & 0xffff0000u, (id.x & 1u) == 1u));
 //@ end
 //@ for i in 0..f32
-  x[id.y * hidden_size + id.x] = bitcast<f32>(table[token * hidden_size + id.x]);
+  let value = bitcast<f32>(table[token * hidden_size + id.x]);
 //@ end
 //@ for i in 0..int4
   let code = (table[(token * hidden_size + id.x) / 8u] >> (4u * (id.x & 7u))) & 15u;
   let at = token * (hidden_size / group_size) + id.x / group_size;
   let scale_zero = unpack2x16float(table[shard.scale_zero_word + at]);
-  x[id.y * hidden_size + id.x] = scale_zero.x * (f32(code) - scale_zero.y);
+  let value = scale_zero.x * (f32(code) - scale_zero.y);
 //@ end
+  x[id.y * hidden_size + id.x] = bitcast<f32>(factor_bits) * value;
 }

@@ -7,6 +7,7 @@
 //   @binding(3) y_pairs       read_write  f32 [num_rows * top_k, hidden_size]; add_norm.wgsl adds a row's pairs
 //   @binding(4) place         uniform     ArenaPlace in web-worker/decoder/step_rows.h, 16 bytes
 //   @binding(5) words         read        INT4 only: the same arena, for scales and zeros
+// `clamped`: the product has a bias.
 // A tile is skipped if its expert resides in another arena.
 // 8 lanes share ${outputs} outputs, each lane takes every 8th chunk of ${inputs} inputs.
 // A row's sums do not depend on the other rows.
@@ -20,6 +21,9 @@ const lane_words: u32 = 9u * outputs_per_group;
 override hidden_size: u32;
 override moe_intermediate_size: u32;
 override down_codes_word: u32;           // word offset in an expert's blob
+//@ for i in 0..clamped
+override down_bias_word: u32;
+//@ end
 //@ for i in 0..int4
 override chunks_per_group_log2: u32;
 override down_scale_zero_word: u32;
@@ -96,6 +100,10 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
       sum += lane_sums[first_lane + other];
     }
     let stored = group.x * outputs_per_group + output;
+//@ for i in 0..clamped
+    let bias = blob + down_bias_word + stored;
+    sum += bitcast<f32>(codes[bias / 4u][bias % 4u]);
+//@ end
     y_pairs[pair_of(group.y, row) * hidden_size + stored] = weight_of(group.y, row) * sum;
   }
 }

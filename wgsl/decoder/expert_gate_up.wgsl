@@ -6,6 +6,8 @@
 //   @binding(3) intermediate  read_write  f32 [num_rows * top_k, moe_intermediate_size], rows transposed for INT4
 //   @binding(4) place         uniform     ArenaPlace in web-worker/decoder/step_rows.h, 16 bytes
 //   @binding(5) words         read        INT4 only: the same arena, for scales and zeros
+// `clamped`: both products have biases, and the result is g * sigmoid(1.702 g) * (u + 1) with g = min(gate, limit) and
+// u = clamp(up, -limit, limit).
 // A tile is skipped if its expert resides in another arena.
 // 16 lanes share ${half} outputs (${outputs} rows of weights), each lane takes every 16th chunk of ${inputs} inputs.
 // A row's sums do not depend on the other rows.
@@ -19,6 +21,10 @@ const lane_words: u32 = 136u * ${outputs}u;
 override hidden_size: u32;
 override moe_intermediate_size: u32;
 override top_k: u32;
+//@ for i in 0..clamped
+override limit_bits: u32;
+override gate_up_bias_word: u32;   // word offset in an expert's blob
+//@ end
 //@ for i in 0..int4
 override chunks_per_group_log2: u32;
 override gate_up_scale_zero_word: u32;   // word offset in an expert's blob
@@ -40,6 +46,12 @@ var<workgroup> lane_sums: array<f32, lane_words * tile_rows>;   // per row: weig
 fn x_quad(base: u32, quad: u32, chunk: u32) -> vec4<f32> {
   return x[base + quad_at(hidden_size, quad, chunk)];
 }
+
+//@ for i in 0..clamped
+fn blob_float(word: u32) -> f32 {
+  return bitcast<f32>(codes[word / 4u][word % 4u]);
+}
+//@ end
 
 @compute @workgroup_size(128)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
@@ -115,6 +127,15 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //@ for i in 0..wide
     let stored = column;
 //@ end
+//@ for i in 0..plain
     intermediate[pair_of(group.y, row) * moe_intermediate_size + stored] = silu_times(gate, up);
+//@ end
+//@ for i in 0..clamped
+    let limit = bitcast<f32>(limit_bits);
+    let bias = blob + gate_up_bias_word + column;
+    let g = min(gate + blob_float(bias), limit);
+    let u = clamp(up + blob_float(bias + moe_intermediate_size), -limit, limit);
+    intermediate[pair_of(group.y, row) * moe_intermediate_size + stored] = g / (1.0 + exp(-1.702 * g)) * (u + 1.0);
+//@ end
   }
 }

@@ -1,9 +1,11 @@
-// Computes q and the cache's newest keys and values from the projections: RMSNorm of each head of q and k if the model
-// has it, rotary embedding ("rotate_half"), and stores k and v in their page.
+// Computes q and the cache's newest keys and values from the projections: RMSNorm of each head of q and k, or of all
+// heads together, if the model has it; rotary embedding ("rotate_half") of a head's first rotary_size elements; and
+// stores k and v in their page.
 //   @binding(0) rows     read        u32: rows.wgsl
 //   @binding(1) qkv      read        f32 [num_rows, num_heads + 2 * num_kv_heads, head_dim]: q, then k, then v
-//   @binding(2) norms    read        f32 [2, head_dim]: for q, for k; not read unless has_qk_norm
-//   @binding(3) cos_sin  read        f32 [positions, head_dim]: cosines, then sines
+//   @binding(2) norms    read        f32 [2, head_dim]: for q, for k; or [num_heads + num_kv_heads, head_dim] if
+//                                    norms_all_heads; not read unless has_qk_norm
+//   @binding(3) cos_sin  read        f32 [positions, rotary_size]: cosines, then sines
 //   @binding(4) pages    read        u32: page tables
 //   @binding(5) q        read_write  f32 [num_rows, num_heads, head_dim]
 //   @binding(6) kv       read_write  f32, or 2×f16 a word, [num_pages, k then v, num_kv_heads, page_tokens, head_dim],
@@ -20,7 +22,9 @@
 override num_heads: u32;
 override num_kv_heads: u32;
 override head_dim: u32;       // size of a head, a multiple of 4
+override rotary_size: u32;    // elements of a head that are rotated, a multiple of 4
 override has_qk_norm: u32;
+override norms_all_heads: u32;   // 1: one norm over all heads of q, and one over those of k
 override epsilon_bits: u32;
 
 @group(0) @binding(0) var<storage, read> rows: array<u32>;
@@ -130,9 +134,16 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     return;
   }
 
+  // The values under the norm of this head: its own, or those of all heads of q or of k.
+  var normed = source;
+  var normed_size = head_dim;
+  if (norms_all_heads != 0u) {
+    normed = (row * (num_heads + 2u * num_kv_heads) + select(0u, num_heads, is_k)) * head_dim;
+    normed_size = select(num_heads, num_kv_heads, is_k) * head_dim;
+  }
   var sum = 0.0;
-  for (var d = thread; d < head_dim; d += 64u) {
-    sum = fma(qkv[source + d], qkv[source + d], sum);
+  for (var d = thread; d < normed_size; d += 64u) {
+    sum = fma(qkv[normed + d], qkv[normed + d], sum);
   }
   sums[thread] = sum;
   for (var stride = 32u; stride > 0u; stride >>= 1u) {
@@ -142,19 +153,20 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     }
   }
   workgroupBarrier();
-  let scale = 1.0 / sqrt(sums[0] / f32(head_dim) + bitcast<f32>(epsilon_bits));
+  let scale = 1.0 / sqrt(sums[0] / f32(normed_size) + bitcast<f32>(epsilon_bits));
+  let first_norm = select(select(0u, head_dim, is_k), slot * head_dim, norms_all_heads != 0u);
 
-  let half_size = head_dim / 2u;
+  let half_size = rotary_size / 2u;
   for (var d = 2u * thread; d < half_size; d += 128u) {
     let e = d + half_size;
     var a = vec2<f32>(qkv[source + d], qkv[source + d + 1u]);
     var b = vec2<f32>(qkv[source + e], qkv[source + e + 1u]);
     if (has_qk_norm != 0u) {
-      let norm = select(0u, head_dim, is_k) + d;
+      let norm = first_norm + d;
       a = a * scale * vec2<f32>(norms[norm], norms[norm + 1u]);
       b = b * scale * vec2<f32>(norms[norm + half_size], norms[norm + half_size + 1u]);
     }
-    let angle = position * head_dim + d;
+    let angle = position * rotary_size + d;
     let cosine = vec2<f32>(cos_sin[angle], cos_sin[angle + 1u]);
     let sine = vec2<f32>(cos_sin[angle + half_size], cos_sin[angle + half_size + 1u]);
     let turned_a = a * cosine - b * sine;
@@ -178,6 +190,27 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
       q[to + d + 1u] = turned_a.y;
       q[to + e] = turned_b.x;
       q[to + e + 1u] = turned_b.y;
+    }
+  }
+  // Elements behind the rotated ones keep their direction.
+  for (var d = rotary_size + 2u * thread; d < head_dim; d += 128u) {
+    var pair = vec2<f32>(qkv[source + d], qkv[source + d + 1u]);
+    if (has_qk_norm != 0u) {
+      pair = pair * scale * vec2<f32>(norms[first_norm + d], norms[first_norm + d + 1u]);
+    }
+    if (is_k) {
+//@ for i in 0..wide
+      let to = page * page_floats + (slot - num_heads) * head_floats;
+      store_kv(to + ((d / 4u) * page_tokens + token) * 4u + d % 4u, pair);
+//@ end
+//@ for i in 0..u8
+      head[d] = pair.x;
+      head[d + 1u] = pair.y;
+//@ end
+    } else {
+      let to = (row * num_heads + slot) * head_dim;
+      q[to + d] = pair.x;
+      q[to + d + 1u] = pair.y;
     }
   }
 //@ for i in 0..u8

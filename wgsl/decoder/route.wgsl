@@ -1,12 +1,14 @@
 // Chooses a row's experts: softmax over all experts, the top_k by logit; on ties, the lower id first.
-//   @binding(0) router_logits  read        f32 [num_rows, num_experts]
-//   @binding(1) routes         read_write  u32 [num_rows, top_k, 2]: expert, its weight as f32 bits; experts ascending
+//   @binding(0) router_logits  read        f32 [num_rows, logit_stride]
+//   @binding(1) routes         read_write  u32 [num_rows, route_stride, 2]: expert, its weight as f32 bits; experts
+//                                          ascending, then the shared expert (shared_route.wgsl)
 // One workgroup a row. Dispatch (1, number of rows, 1).
 // CPU reference: route() in tests/web-worker/decoder_twins.h; the same experts, weights within 1e-6.
 //@ host_checked
 override num_experts: u32;      // at most 1024
 override top_k: u32;            // at most 64
 override norm_topk_prob: u32;   // 1: scale the weights of a row's experts to sum to one
+//@ include shared_route.wgsl
 
 @group(0) @binding(0) var<storage, read> router_logits: array<f32>;
 @group(0) @binding(1) var<storage, read_write> routes: array<u32>;
@@ -20,9 +22,9 @@ var<workgroup> chosen: array<f32, 64>;   // probabilities of the chosen experts,
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
   let row = group.y;
   var peak = -3.0e38;
-  let last = row * num_experts + num_experts - 1u;
+  let last = row * logit_stride + num_experts - 1u;
   for (var four = thread; 4u * four < num_experts; four += 128u) {
-    let first = row * num_experts + 4u * four;
+    let first = row * logit_stride + 4u * four;
     let theirs = vec4<f32>(router_logits[first], router_logits[min(first + 1u, last)],
                            router_logits[min(first + 2u, last)], router_logits[min(first + 3u, last)]);
     logits[four] = theirs;
@@ -85,7 +87,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     for (var other = 0u; other < top_k; other += 1u) {
       slot += select(0u, 1u, experts[other] < mine);
     }
-    routes[(row * top_k + slot) * 2u] = mine;
-    routes[(row * top_k + slot) * 2u + 1u] = bitcast<u32>(chosen[thread] / total);
+    routes[(row * route_stride + slot) * 2u] = mine;
+    routes[(row * route_stride + slot) * 2u + 1u] = bitcast<u32>(chosen[thread] / total);
   }
+  add_shared_route(thread, row);
 }
