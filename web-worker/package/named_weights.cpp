@@ -35,13 +35,19 @@ WeightKind kind_of(ExpertDtype dtype) {
 
 Status find_kinds(const PackageFiles& files, DecoderModel& model) {
     std::vector<std::string> tables = {hub_tensor_name(HubPart::embeddings)}, attention, routers,
-                             dense;
+                             dense, shared;
     if (!model.tied_embeddings) tables.push_back(hub_tensor_name(HubPart::head));
     for (std::uint32_t layer = 0; layer < model.num_layers; ++layer) {
         for (const HubPart part : {HubPart::q, HubPart::k, HubPart::v, HubPart::o})
             attention.push_back(hub_tensor_name(part, layer));
         if (model.is_moe(layer)) {
             routers.push_back(hub_tensor_name(HubPart::router, layer));
+            if (model.shared_gate)
+                routers.push_back(hub_tensor_name(HubPart::shared_expert_gate, layer));
+            if (model.shared_size > 0)
+                for (const HubPart part :
+                     {HubPart::shared_gate, HubPart::shared_up, HubPart::shared_down})
+                    shared.push_back(hub_tensor_name(part, layer));
             continue;
         }
         for (const HubPart part : {HubPart::gate, HubPart::up, HubPart::down})
@@ -51,45 +57,101 @@ Status find_kinds(const PackageFiles& files, DecoderModel& model) {
     MOEX_ASSIGN(attention_kind, kind_of(files, attention, model.group_size));
     MOEX_ASSIGN(router_kind, kind_of(files, routers, model.group_size));
     MOEX_ASSIGN(dense_kind, kind_of(files, dense, model.group_size));
+    MOEX_ASSIGN(shared_kind, kind_of(files, shared, model.group_size));
     model.table_kind = table_kind;
     model.attention_kind = attention_kind;
     model.router_kind = router_kind;
     model.dense_kind = dense_kind;
+    model.shared_kind = shared_kind;
     return {};
 }
 
-// Refuses models that the kernels of wgsl/decoder do not compute: layers that differ in more than
-// their FFN, or that have a feature beyond those of Qwen3-MoE, Qwen3, Qwen2 and Llama.
-Status check_kernels(const ModelConfig& config) {
-    const LayerPlan& first = config.layers.front();
-    bool is_normalised = false;
-    for (const LayerPlan& plan : config.layers) is_normalised |= plan.router.is_normalised;
+std::string joined_words(const LayerPlan& plan) {
+    std::string all;
+    for (const std::string& word : plan_words(plan)) all += text(all.empty() ? "" : "; ", word);
+    return all;
+}
 
+// Returns the plan of the first layer with experts, or of the first layer if there is none.
+const LayerPlan& first_routed(const ModelConfig& config) {
+    const auto found = std::find_if(config.layers.begin(), config.layers.end(),
+                                    [](const LayerPlan& plan) { return plan.is_routed; });
+    return found == config.layers.end() ? config.layers.front() : *found;
+}
+
+// Returns `plan` without what the kernels of wgsl/decoder do not compute, and without what differs
+// from the layers `first` and `routed`: kernels have the window of their own layer, all else is
+// that of the model.
+LayerPlan known_part(const LayerPlan& plan, const LayerPlan& first, const LayerPlan& routed) {
+    LayerPlan known;
+    known.window = plan.window;
+    known.rope = first.rope;
+    known.qk_norm = first.qk_norm;
+    known.has_qkv_bias = first.has_qkv_bias;
+    known.has_o_bias = first.has_o_bias;
+    known.has_sinks = first.has_sinks;
+    known.attention_scale = first.attention_scale;
+    known.residual_multiplier = first.residual_multiplier;
+    known.is_routed = plan.is_routed;
+    if (!plan.is_routed) return known;
+
+    known.shared_size = routed.shared_size;
+    known.has_shared_gate = routed.has_shared_gate;
+    known.has_expert_bias = routed.has_expert_bias;
+    if (known.has_expert_bias) {
+        known.activation = Activation::clamped_swiglu;
+        known.activation_limit = routed.activation_limit;
+    }
+    known.router = routed.router;
+    if (known.router.score != RouterScore::sigmoid) {
+        known.router.has_correction_bias = false;
+        known.router.num_groups = known.router.groups_kept = 1;
+        known.router.scaling = 1.0;
+    }
+    return known;
+}
+
+// Refuses models that the kernels of wgsl/decoder do not compute.
+Status check_kernels(const ModelConfig& config) {
+    const LayerPlan &first = config.layers.front(), &routed = first_routed(config);
     for (std::uint32_t layer = 0; layer < config.num_layers; ++layer) {
         const LayerPlan& plan = config.layers[layer];
-        LayerPlan known;
-        known.rope = {.theta = first.rope.theta, .scaling = first.rope.scaling};
-        if (first.qk_norm == QkNorm::per_head) known.qk_norm = first.qk_norm;
-        known.has_qkv_bias = first.has_qkv_bias;
-        known.has_o_bias = first.has_o_bias;
-        known.is_routed = plan.is_routed;
-        known.router.is_normalised = plan.is_routed && is_normalised;
-        if (plan == known && rope_amplitude(plan.rope.scaling) == 1.0f) continue;
-
-        std::string words;
-        for (const std::string& word : plan_words(plan))
-            words += text(words.empty() ? "" : "; ", word);
-        return Error{ErrorCode::unsupported,
-                     text("models of type ", config.architecture,
-                          " do not run on a GPU as a whole yet (layer ", layer, ": ", words, ")")};
+        if (plan == known_part(plan, first, routed)) continue;
+        return Error{ErrorCode::unsupported, text("models of type ", config.architecture,
+                                                  " do not run on a GPU as a whole yet (layer ",
+                                                  layer, ": ", joined_words(plan), ")")};
     }
-    if (config.embedding_multiplier != 1.0 || config.logits_divisor != 1.0)
-        return Error{
-            ErrorCode::unsupported,
-            text("models of type ", config.architecture,
-                 " do not run on a GPU as a whole yet (embeddings times ",
-                 config.embedding_multiplier, ", logits over ", config.logits_divisor, ")")};
     return {};
+}
+
+// Sets the fields of the model that its layers' plans give.
+void take_plans(const ModelConfig& config, DecoderModel& model) {
+    const LayerPlan &first = config.layers.front(), &routed = first_routed(config);
+    const RouterPlan& router = routed.router;
+    model.qk_norm = first.qk_norm != QkNorm::none;
+    model.qk_norm_all_heads = first.qk_norm == QkNorm::all_heads;
+    model.qkv_bias = first.has_qkv_bias;
+    model.o_bias = first.has_o_bias;
+    model.sinks = first.has_sinks;
+    model.rotary_size = first.rope.rotary_size;
+    model.rope_theta = first.rope.theta;
+    model.rope_scaling = first.rope.scaling;
+    model.attention_scale = static_cast<float>(first.attention_scale);
+    model.residual_multiplier = static_cast<float>(first.residual_multiplier);
+    for (const LayerPlan& plan : config.layers) model.layer_window.push_back(plan.window);
+
+    // The softmax over the chosen experts is that over all experts, divided by its sum.
+    model.norm_topk_prob = router.is_normalised || router.score == RouterScore::softmax_of_chosen;
+    model.sigmoid_router = router.score == RouterScore::sigmoid;
+    model.router_bias = router.has_bias;
+    model.correction_bias = router.has_correction_bias;
+    model.router_groups = router.num_groups;
+    model.groups_kept = router.groups_kept;
+    model.router_scaling = static_cast<float>(router.scaling);
+    model.shared_size = routed.shared_size;
+    model.shared_gate = routed.has_shared_gate;
+    model.expert_bias = routed.has_expert_bias;
+    model.expert_limit = static_cast<float>(routed.activation_limit);
 }
 
 }  // namespace
@@ -97,7 +159,6 @@ Status check_kernels(const ModelConfig& config) {
 Result<DecoderModel> decoder_model_of(const PackageFiles& files) {
     const ModelConfig& config = files.config();
     MOEX_TRY(check_kernels(config));
-    const LayerPlan& plan = config.layers.front();
     DecoderModel model;
     model.hidden_size = config.hidden_size;
     model.num_layers = config.num_layers;
@@ -111,19 +172,36 @@ Result<DecoderModel> decoder_model_of(const PackageFiles& files) {
     model.moe_intermediate_size = config.moe_intermediate_size;
     model.intermediate_size = config.intermediate_size;
     model.layer_is_moe = config.layer_is_moe();
-    for (const LayerPlan& one : config.layers) model.norm_topk_prob |= one.router.is_normalised;
-    model.qk_norm = plan.qk_norm == QkNorm::per_head;
-    model.qkv_bias = plan.has_qkv_bias;
-    model.o_bias = plan.has_o_bias;
+    model.embedding_multiplier = static_cast<float>(config.embedding_multiplier);
+    take_plans(config, model);
     model.tied_embeddings = config.tied_embeddings;
     model.rms_norm_eps = config.rms_norm_eps;
-    model.rope_theta = plan.rope.theta;
-    model.rope_scaling = plan.rope.scaling;
     model.expert_kind = kind_of(files.expert_dtype());
     // In a model without experts, all INT4 weights are in the hub's format (protocol/hub_codes.h).
     model.group_size = config.has_experts() ? files.group_size() : hub_int4_group_size;
     MOEX_TRY(find_kinds(files, model));
     return model;
+}
+
+Status check_span_layers(const ModelConfig& config) {
+    const LayerPlan& first = config.layers.front();
+    bool is_normalised = false;
+    for (const LayerPlan& plan : config.layers) is_normalised |= plan.router.is_normalised;
+    for (std::uint32_t layer = 0; layer < config.num_layers; ++layer) {
+        const LayerPlan& plan = config.layers[layer];
+        LayerPlan known;
+        known.rope = {.theta = first.rope.theta, .scaling = first.rope.scaling};
+        if (first.qk_norm == QkNorm::per_head) known.qk_norm = first.qk_norm;
+        known.has_qkv_bias = first.has_qkv_bias;
+        known.has_o_bias = first.has_o_bias;
+        known.is_routed = plan.is_routed;
+        known.router.is_normalised = plan.is_routed && is_normalised;
+        if (plan != known || rope_amplitude(plan.rope.scaling) != 1.0f)
+            return Error{ErrorCode::unsupported, text("models of type ", config.architecture,
+                                                      " are not split into spans yet (layer ",
+                                                      layer, ": ", joined_words(plan), ")")};
+    }
+    return {};
 }
 
 Status NamedWeights::rows(const std::string& name, WeightKind kind, std::uint64_t first_row,
@@ -215,17 +293,12 @@ Status NamedWeights::whole(const std::string& name, WeightKind kind,
     return rows(name, kind, 0, tensor.shape[0], append);
 }
 
-// Appends a blob: an expert as it is stored, or the three matrices of a dense layer in a blob's
-// layout.
-Status NamedWeights::ffn(const WeightPart& part, const AppendBytes& append) const {
-    if (model_.is_moe(part.layer)) return files_.read_expert(part.layer, part.expert, append);
-
-    const ExpertBlobLayout layout = expert_blob_layout(model_.ffn_shape(part.layer),
-                                                       expert_dtype_of(model_.dense_kind));
-    const std::string gate = hub_tensor_name(HubPart::gate, part.layer),
-                      up = hub_tensor_name(HubPart::up, part.layer),
-                      down = hub_tensor_name(HubPart::down, part.layer);
-    const bool is_int4 = model_.dense_kind == WeightKind::int4;
+// Appends three matrices in the layout of an expert's blob.
+Status NamedWeights::blob_of(const std::array<std::string, 3>& names, WeightKind kind,
+                             const ExpertShape& shape, const AppendBytes& append) const {
+    const ExpertBlobLayout layout = expert_blob_layout(shape, expert_dtype_of(kind));
+    const auto& [gate, up, down] = names;
+    const bool is_int4 = kind == WeightKind::int4;
     std::uint64_t at = 0;
     const auto counted = [&](ByteView bytes) {
         at += bytes.size();
@@ -235,19 +308,31 @@ Status NamedWeights::ffn(const WeightPart& part, const AppendBytes& append) cons
         if (offset_bytes > at) counted(Bytes(offset_bytes - at));
     };
 
-    for (const std::string& name : {gate, up}) MOEX_TRY(whole(name, model_.dense_kind, counted));
+    for (const std::string& name : {gate, up}) MOEX_TRY(whole(name, kind, counted));
     if (is_int4) {
         pad_to(layout.gate_up_scale_zero.offset_bytes);
         for (const std::string& name : {gate, up}) MOEX_TRY(int4_scales(name, counted));
     }
     pad_to(layout.down_codes.offset_bytes);
-    MOEX_TRY(whole(down, model_.dense_kind, counted));
+    MOEX_TRY(whole(down, kind, counted));
     if (is_int4) {
         pad_to(layout.down_scale_zero.offset_bytes);
         MOEX_TRY(int4_scales(down, counted));
     }
     pad_to(layout.size_bytes);
     return {};
+}
+
+// Appends the weights of the final norm over the divisor of the logits, which are a product of its
+// output.
+Status NamedWeights::divided_final_norm(const AppendBytes& append) const {
+    const auto divisor = static_cast<float>(files_.config().logits_divisor);
+    return whole(hub_tensor_name(HubPart::final_norm), WeightKind::f32, [&](ByteView bytes) {
+        std::vector<float> weights(bytes.size() / sizeof(float));
+        std::memcpy(weights.data(), bytes.data(), bytes.size());
+        for (float& weight : weights) weight /= divisor;
+        append(std::as_bytes(std::span(weights)));
+    });
 }
 
 Status NamedWeights::read(const WeightPart& part, const AppendBytes& append) {
@@ -265,9 +350,19 @@ Status NamedWeights::read(const WeightPart& part, const AppendBytes& append) {
         case Name::qkv:
             return stacked({name_of(q), name_of(k), name_of(v)}, model_.attention_kind, append);
         case Name::o: return stacked({name_of(o)}, model_.attention_kind, append);
-        case Name::router: return whole(name_of(router), model_.router_kind, append);
-        case Name::ffn: return ffn(part, append);
-        case Name::final_norm: return vector(final_norm);
+        case Name::router:
+            return model_.shared_gate ? stacked({name_of(router), name_of(shared_expert_gate)},
+                                                model_.router_kind, append)
+                                      : whole(name_of(router), model_.router_kind, append);
+        case Name::ffn:
+            if (model_.is_moe(part.layer))
+                return files_.read_expert(part.layer, part.expert, append);
+            return blob_of({name_of(gate), name_of(up), name_of(down)}, model_.dense_kind,
+                           model_.ffn_shape(part.layer), append);
+        case Name::shared:
+            return blob_of({name_of(shared_gate), name_of(shared_up), name_of(shared_down)},
+                           model_.shared_kind, model_.shared_shape(), append);
+        case Name::final_norm: return divided_final_norm(append);
         case Name::input_norm: return vector(input_norm);
         case Name::post_attention_norm: return vector(post_attention_norm);
         case Name::q_norm: return vector(q_norm);
@@ -276,6 +371,12 @@ Status NamedWeights::read(const WeightPart& part, const AppendBytes& append) {
             return stacked({name_of(q_bias), name_of(k_bias), name_of(v_bias)}, WeightKind::f32,
                            append);
         case Name::o_bias: return vector(o_bias);
+        case Name::sinks: return vector(sinks);
+        case Name::router_bias:
+            MOEX_TRY(vector(router_bias));
+            if (model_.shared_gate) append(Bytes(sizeof(float)));
+            return {};
+        case Name::correction_bias: return vector(correction_bias);
     }
     return Error{ErrorCode::internal, "no such part"};
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <functional>
 #include <string>
 #include <utility>
@@ -17,6 +18,10 @@ namespace moex {
 // are bf16; otherwise they become f32. Codes of 4 bits stay int4 if the model's INT4 has the same
 // group size; other codes become bf16 as they are read.
 Result<DecoderModel> decoder_model_of(const PackageFiles& files);
+
+// Returns an error that names the first layer with more than a span of layers can have: what
+// Qwen3-MoE has (protocol/span_layer.h).
+Status check_span_layers(const ModelConfig& config);
 
 // Reads the weights of a package by name. `files` outlives this object.
 class NamedWeights : public WeightSource {
@@ -36,7 +41,9 @@ class NamedWeights : public WeightSource {
     Status stacked(const std::vector<std::string>& names, WeightKind kind,
                    const AppendBytes& append) const;
     Status whole(const std::string& name, WeightKind kind, const AppendBytes& append) const;
-    Status ffn(const WeightPart& part, const AppendBytes& append) const;
+    Status blob_of(const std::array<std::string, 3>& names, WeightKind kind,
+                   const ExpertShape& shape, const AppendBytes& append) const;
+    Status divided_final_norm(const AppendBytes& append) const;
 
     const PackageFiles& files_;
     DecoderModel model_;

@@ -37,6 +37,7 @@ Result<std::unique_ptr<SpanLayers>> SpanLayers::open(std::shared_ptr<const Model
     if (!package->config().has_experts()) return refuse("the model has no experts");
     if (package->expert_dtype() != ExpertDtype::int4)
         return refuse("workers compute INT4 experts only");
+    MOEX_TRY(check_span_layers(package->config()));
     MOEX_ASSIGN(model, decoder_model_of(*package));
     if (model.head_dim % 8 != 0 || model.head_dim > 256)
         return refuse("the kernels need a head_dim that is a multiple of 8, at most 256");

@@ -239,6 +239,78 @@ TEST(GpuDecoderTest, DenseModelsAgreeWithTheirGoldens) {
     }
 }
 
+// Distance between the GPU's logits and the logits that the CPU computes exactly: the largest
+// difference, and the root mean square of the differences relative to that of the logits.
+struct Distance {
+    float largest = 0;
+    double share = 0;
+};
+Distance far_from_cpu(const std::shared_ptr<const ModelPackage>& package,
+                      const std::vector<float>& mine, std::span<const TokenId> ids) {
+    auto decoder = must(Decoder::create(package, test::compute_threads()));
+    LocalExperts experts(package, test::compute_threads(), {}, Arithmetic::exact);
+    KvCache cache(package->config(), {16, 8});
+    KvCache::Sequence sequence(cache);
+    const StepRows rows{.kv = &sequence, .tokens = ids, .all_logits = true};
+    const StepResult step = must(decoder->step({&rows, 1}, experts));
+    if (mine.size() != step.logits.size()) throw std::runtime_error("not as many logits");
+    Distance far;
+    double difference = 0, size = 0;
+    for (std::size_t i = 0; i < mine.size(); ++i) {
+        const float one = std::abs(mine[i] - step.logits[i]);
+        far.largest = std::max(far.largest, one);
+        difference += double{one} * one;
+        size += double{step.logits[i]} * step.logits[i];
+    }
+    far.share = std::sqrt(difference / size);
+    return far;
+}
+
+// Families beyond Qwen's: each agrees with its golden file, and its bits do not depend on how a
+// text is cut into steps or on the lanes that share a sum.
+class FamiliesOnGpuTest : public testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Families, FamiliesOnGpuTest,
+                         testing::Values("mixtral", "olmoe", "qwen2-moe", "granite-moe", "glm4-moe",
+                                         "gpt-oss-mxfp4"));
+
+TEST_P(FamiliesOnGpuTest, AgreesWithItsGoldenAndWithItselfInChunks) {
+    const std::string name = text("families/", GetParam());
+    const test::TemporaryFolder folder("gpu-family");
+    const auto package = packed(source_folder / "tests/golden" / name, folder.path() / "package");
+    OnGpu model(package);
+    EXPECT_LE(compare_with_golden(model, golden_of(name), 2e-3), 1e-3);
+    OnGpu halves(package, {.kv_kind = KvKind::f16});
+    EXPECT_LE(compare_with_golden(halves, golden_of(name), 4e-2), 2e-2);
+
+    const auto ids = test::random_tokens(150, package->config().vocab_size, 8);
+    model.decoder->rewind(0);
+    const auto wanted = model.logits(ids, 1);
+    EXPECT_LE(far_from_cpu(package, wanted, ids).largest, 1e-3f);
+    for (const std::size_t chunk : {7u, 64u}) {
+        model.decoder->rewind(0);
+        expect_same_bits(model.logits(ids, chunk), wanted);
+    }
+    OnGpu spread(package, {.spread = true});
+    expect_same_bits(spread.logits(ids, 1), wanted);
+}
+
+TEST(GpuDecoderTest, LayersThatItDoesNotComputeAreRefusedByName) {
+    const test::TemporaryFolder folder("gpu-refused");
+    const auto package_of = [&](const char* family) {
+        return packed(source_folder / "tests/golden/families" / family, folder.path() / family);
+    };
+    const auto expect_refused = [](const auto& result, const std::string& word) {
+        ASSERT_FALSE(result.ok());
+        EXPECT_NE(result.error().message.find(word), std::string::npos) << result.error().message;
+    };
+    expect_refused(decoder_model_of(*package_of("qwen3-next")), "gated_delta_rule");
+    expect_refused(check_span_layers(package_of("olmoe")->config()), "over all heads");
+    DecoderModel shared = must(decoder_model_of(*package_of("glm4-moe")));
+    EXPECT_TRUE(check_model(shared).ok());
+    shared.experts_elsewhere = true;
+    expect_refused(check_model(shared), "shared expert");
+}
+
 // Tests keys and values in f16 and int8 against golden files in f32. Codes (int8) are compared on a
 // dense model: where a router is near a tie, the direction of rounding decides which experts
 // answer, and that depends on the GPU.
@@ -291,33 +363,6 @@ TEST(GpuDecoderTest, ARowSpreadOverMoreLanesGivesTheSameBits) {
     OnGpu together(test::tiny_package(), {.spread = false});
     OnGpu spread(test::tiny_package(), {.spread = true});
     expect_same_bits(spread.logits(ids, 1), together.logits(ids, 1));
-}
-
-// Distance between the GPU's logits and the logits that the CPU computes exactly: the largest
-// difference, and the root mean square of the differences relative to that of the logits.
-struct Distance {
-    float largest = 0;
-    double share = 0;
-};
-Distance far_from_cpu(const std::shared_ptr<const ModelPackage>& package,
-                      const std::vector<float>& mine, std::span<const TokenId> ids) {
-    auto decoder = must(Decoder::create(package, test::compute_threads()));
-    LocalExperts experts(package, test::compute_threads(), {}, Arithmetic::exact);
-    KvCache cache(package->config(), {16, 8});
-    KvCache::Sequence sequence(cache);
-    const StepRows rows{.kv = &sequence, .tokens = ids, .all_logits = true};
-    const StepResult step = must(decoder->step({&rows, 1}, experts));
-    if (mine.size() != step.logits.size()) throw std::runtime_error("not as many logits");
-    Distance far;
-    double difference = 0, size = 0;
-    for (std::size_t i = 0; i < mine.size(); ++i) {
-        const float one = std::abs(mine[i] - step.logits[i]);
-        far.largest = std::max(far.largest, one);
-        difference += double{one} * one;
-        size += double{step.logits[i]} * step.logits[i];
-    }
-    far.share = std::sqrt(difference / size);
-    return far;
 }
 
 std::shared_ptr<const ModelPackage> tiny_codes(const ModelConfig& config, HubDtype hub,
