@@ -30,7 +30,7 @@ if [ -r /etc/os-release ]; then
   # shellcheck disable=SC1091
   case "$(. /etc/os-release; echo "${ID:-}-${VERSION_ID:-}")" in
     debian-12) ;;
-    ubuntu-24.04) boost=1.83 postgres=16 browser= ;;   # its chromium is a snap: set MOEX_CHROMIUM to a browser of your own
+    ubuntu-24.04) boost=1.83 postgres=16 browser= ;;   # its chromium is a snap: set MOEX_CHROMIUM
     *) echo "setup.sh: this system is not Debian 12 or Ubuntu 24.04; its package names may differ" >&2 ;;
   esac
 fi
@@ -39,8 +39,8 @@ fi
 # holds it to that.
 for_run="g++ cmake ninja-build pkg-config ccache
   libboost$boost-dev libboost-url$boost-dev libssl-dev nlohmann-json3-dev libcli11-dev libtomlplusplus-dev libspdlog-dev
-  libfmt-dev prometheus-cpp-dev libsqlite3-dev libpq-dev liblz4-dev libhwy-dev libpcre2-dev libutf8proc-dev libqrcodegencpp-dev
-  libcurl4-openssl-dev
+  libfmt-dev prometheus-cpp-dev libsqlite3-dev libpq-dev liblz4-dev libhwy-dev libpcre2-dev libutf8proc-dev
+  libqrcodegencpp-dev libcurl4-openssl-dev
   emscripten nodejs npm"
 for_worker="libvulkan-dev mesa-vulkan-drivers spirv-tools"
 for_package="dpkg-dev"

@@ -7,7 +7,8 @@ import { join } from 'node:path';
 
 // Debian 12 has version 15, Ubuntu 24.04 has version 16.
 const versions = '/usr/lib/postgresql';
-const version = existsSync(versions) ? readdirSync(versions).filter((name) => Number(name) >= 15).sort().at(-1) : undefined;
+const found = existsSync(versions) ? readdirSync(versions) : [];
+const version = found.filter((name) => Number(name) >= 15).sort().at(-1);
 const programs = join(versions, version ?? 'none', 'bin');
 export const postgresIsInstalled = () => existsSync(join(programs, 'initdb'));
 
@@ -21,7 +22,8 @@ const unprivileged = (folder, program, args) => spawn(
 
 const endOf = (child) => new Promise((resolve) => { child.on('close', resolve); });
 
-// Resolves once the server accepts connections, to { url, start, stop, remove }. stop() ends it as a loss of power does.
+// Resolves once the server accepts connections, to { url, start, stop, remove }. stop() ends it as a loss of power
+// does.
 export async function startPostgres() {
   const folder = mkdtempSync(join(tmpdir(), 'moex-postgres-'));
   if (asUser.length > 0) chownSync(folder, nobody, nobody);

@@ -336,6 +336,28 @@ class AttentionKernelsTest : public DecoderKernelsTest, public testing::WithPara
 INSTANTIATE_TEST_SUITE_P(Kv, AttentionKernelsTest,
                          testing::Values(KvKind::f32, KvKind::f16, KvKind::u8));
 
+// Returns the constants of rope_store with norms of q and k, and of attend_page.
+std::vector<gpu::KernelConstant> store_constants(std::uint32_t heads, std::uint32_t kv_heads,
+                                                 std::uint32_t head_dim, std::uint32_t rotary,
+                                                 std::uint32_t norms_all_heads) {
+    return {{"num_heads", heads},
+            {"num_kv_heads", kv_heads},
+            {"head_dim", head_dim},
+            {"rotary_size", rotary},
+            {"has_qk_norm", 1},
+            {"norms_all_heads", norms_all_heads},
+            {"epsilon_bits", std::bit_cast<std::uint32_t>(1e-6f)}};
+}
+std::vector<gpu::KernelConstant> attend_constants(std::uint32_t heads, std::uint32_t kv_heads,
+                                                  std::uint32_t head_dim, std::uint32_t window,
+                                                  float scale) {
+    return {{"num_heads", heads},
+            {"num_kv_heads", kv_heads},
+            {"head_dim", head_dim},
+            {"window", window},
+            {"scale_bits", std::bit_cast<std::uint32_t>(scale)}};
+}
+
 // Stores 131 positions with rope_store in two pages of the cache, the second page first, and then
 // computes the attention over all positions.
 TEST_P(AttentionKernelsTest, AttentionOverPagesAgreesWithDouble) {
@@ -349,24 +371,13 @@ TEST_P(AttentionKernelsTest, AttentionOverPagesAgreesWithDouble) {
     const Floats cos_sin = angles(pages * kv_page_tokens, head_dim, theta);
     const Words page_table = {9, 1, 0};
     const auto stored = run("rope_store" + suffix(),
-                            {{"num_heads", heads},
-                             {"num_kv_heads", kv_heads},
-                             {"head_dim", head_dim},
-                             {"rotary_size", head_dim},
-                             {"has_qk_norm", 1},
-                             {"norms_all_heads", 0},
-                             {"epsilon_bits", std::bit_cast<std::uint32_t>(1e-6f)}},
+                            store_constants(heads, kv_heads, head_dim, head_dim, 0),
                             {rows_buffer(rows), words_of(qkv), words_of(norms), words_of(cos_sin),
                              page_table, Words(positions * heads * head_dim),
                              Words(pages * 2 * kv_heads * kv_page_tokens * head_words(head_dim))},
                             {slots, positions, 1});
     const auto attended = run(
-        "attend_page" + suffix(),
-        {{"num_heads", heads},
-         {"num_kv_heads", kv_heads},
-         {"head_dim", head_dim},
-         {"window", 0},
-         {"scale_bits", 0}},
+        "attend_page" + suffix(), attend_constants(heads, kv_heads, head_dim, 0, 0),
         {rows_buffer(rows, {.part_pages = pages}), page_table, stored[5], stored[6],
          Words(positions * heads * pages * head_dim), Words(positions * heads * pages * 2)},
         {kv_heads * 2, pages, positions});
@@ -431,25 +442,13 @@ TEST_F(DecoderKernelsTest, WindowsSinksPartialRotationAndNormsOverAllHeadsAgreeW
     for (std::uint32_t p = 0; p < positions; ++p) rows.push_back({0, p, 0});
     const Words page_table = {0, 1};
     const auto stored = run(
-        "rope_store",
-        {{"num_heads", heads},
-         {"num_kv_heads", kv_heads},
-         {"head_dim", head_dim},
-         {"rotary_size", rotary},
-         {"has_qk_norm", 1},
-         {"norms_all_heads", 1},
-         {"epsilon_bits", std::bit_cast<std::uint32_t>(1e-6f)}},
+        "rope_store", store_constants(heads, kv_heads, head_dim, rotary, 1),
         {rows_buffer(rows), words_of(qkv), words_of(norms),
          words_of(angles(pages * kv_page_tokens, rotary, theta)), page_table,
          Words(positions * heads * head_dim), Words(pages * 2 * kv_heads * 128 * head_dim)},
         {slots, positions, 1});
     const auto parts = run(
-        "attend_page",
-        {{"num_heads", heads},
-         {"num_kv_heads", kv_heads},
-         {"head_dim", head_dim},
-         {"window", window},
-         {"scale_bits", std::bit_cast<std::uint32_t>(float{scale})}},
+        "attend_page", attend_constants(heads, kv_heads, head_dim, window, scale),
         {rows_buffer(rows, {.part_pages = pages}), page_table, stored[5], stored[6],
          Words(positions * heads * pages * head_dim), Words(positions * heads * pages * 2)},
         {kv_heads, pages, positions});
@@ -564,6 +563,24 @@ TEST_F(DecoderKernelsTest, RoutesBySigmoidKeepToTheBestGroups) {
     }
 }
 
+std::vector<gpu::KernelConstant> expert_constants(const ExpertShape& shape,
+                                                  const ExpertBlobLayout& layout,
+                                                  std::uint32_t top_k) {
+    const auto word = [](const BlobSection& section) {
+        return static_cast<std::uint32_t>(section.offset_bytes / 4);
+    };
+    return {{"hidden_size", shape.hidden_size},
+            {"moe_intermediate_size", shape.moe_intermediate_size},
+            {"top_k", top_k},
+            {"chunks_per_group_log2", 0},
+            {"gate_up_scale_zero_word", word(layout.gate_up_scale_zero)},
+            {"down_codes_word", word(layout.down_codes)},
+            {"down_scale_zero_word", word(layout.down_scale_zero)},
+            {"gate_up_bias_word", word(layout.gate_up_bias)},
+            {"down_bias_word", word(layout.down_bias)},
+            {"limit_bits", std::bit_cast<std::uint32_t>(shape.clamp)}};
+}
+
 TEST_F(DecoderKernelsTest, ExpertsAgreeWithDoubleAndThoseOfOtherArenasArePassedOver) {
     constexpr std::uint32_t hidden = 128, inner = 96, group = 32, top_k = 2;
     const Floats x = random_floats(hidden, 11);
@@ -593,20 +610,7 @@ TEST_F(DecoderKernelsTest, ExpertsAgreeWithDoubleAndThoseOfOtherArenasArePassedO
                 put(layout.down_bias, words_of(down_bias));
             }
 
-            const auto word = [](const BlobSection& section) {
-                return static_cast<std::uint32_t>(section.offset_bytes / 4);
-            };
-            const std::vector<gpu::KernelConstant> constants = {
-                {"hidden_size", hidden},
-                {"moe_intermediate_size", inner},
-                {"top_k", top_k},
-                {"chunks_per_group_log2", 0},
-                {"gate_up_scale_zero_word", word(layout.gate_up_scale_zero)},
-                {"down_codes_word", word(layout.down_codes)},
-                {"down_scale_zero_word", word(layout.down_scale_zero)},
-                {"gate_up_bias_word", word(layout.gate_up_bias)},
-                {"down_bias_word", word(layout.down_bias)},
-                {"limit_bits", std::bit_cast<std::uint32_t>(shape.clamp)}};
+            const auto constants = expert_constants(shape, layout, top_k);
             const Words place = {6, 3, blob_words, 0};
             const bool int4 = kind == WeightKind::int4;
             std::vector<Words> buffers = {routes, arena, words_of(int4 ? transposed(x) : x),

@@ -1,5 +1,5 @@
-// The user's decision whether "this device" keeps what it has read of conversations over reloads (js/kept_pages.js). It is
-// asked once, and nothing is kept before. The choice holds for all tabs.
+// The user's decision whether "this device" keeps what it has read of conversations over reloads (js/kept_pages.js). It
+// is asked once, and nothing is kept before. The choice holds for all tabs.
 import { forgetPages } from "../forget.js";
 import { KeptPages } from "../kept_pages.js";
 import { askToStay, recall, remember } from "../storage.js";
