@@ -14,9 +14,11 @@ Checked<void> ApiState::check_bytes(std::uint64_t bytes, const char* source) con
     const std::uint64_t tokens_min = bytes * context_tokens / context_bytes_max;
     return Refusal{
         .status = 400,
-        .message = text("The prompt has ", bytes, " bytes, at least ", tokens_min,
-                        " tokens; the context of this model holds ", context_tokens,
-                        ", the answer included; shorten the ", source, "."),
+        .message = text("prompt is too long: at least ", tokens_min, " tokens > ", context_tokens,
+                        " maximum. The prompt has ", bytes,
+                        " bytes; this model's maximum context "
+                        "length is ",
+                        context_tokens, " tokens, the answer included; shorten the ", source, "."),
         .code = "context_length_exceeded",
         .param = source,
         .numbers = {
@@ -238,15 +240,20 @@ ChannelBegin ApiState::begins_in_channel(const CompletionParams& params,
 Checked<void> ApiState::check_fits(const std::vector<TokenId>& prompt, const char* source) const {
     if (prompt.empty()) return Refusal{400, "The prompt is empty.", "invalid_value", source};
     if (prompt.size() < context_tokens) return {};
-    return Refusal{.status = 400,
-                   .message = text("The prompt has ", prompt.size(),
-                                   " tokens, the context of this model holds ", context_tokens,
-                                   ", the answer included; shorten the ", source, "."),
-                   .code = "context_length_exceeded",
-                   .param = source,
-                   .numbers = {{"n_prompt_tokens", prompt.size()},
-                               {"n_prompt", prompt.size()},
-                               {"n_ctx", context_tokens}}};
+    return Refusal{
+        .status = 400,
+        .message = text("prompt is too long: ", prompt.size(), " tokens > ", context_tokens,
+                        " maximum. This model's maximum context length "
+                        "is ",
+                        context_tokens,
+                        " tokens, the answer included; shorten "
+                        "the ",
+                        source, "."),
+        .code = "context_length_exceeded",
+        .param = source,
+        .numbers = {{"n_prompt_tokens", prompt.size()},
+                    {"n_prompt", prompt.size()},
+                    {"n_ctx", context_tokens}}};
 }
 
 // Returns the largest total number of tokens that the prompts and all their answers may have.

@@ -173,8 +173,20 @@ void read_common(BodyFields& fields, const ParamLimits& limits, CompletionParams
     refuse_unsupported(fields, out.is_chat);
 }
 
-// Reads the text of a message: a string, null for an assistant, or parts of type text.
-void read_content(BodyFields& fields, const OrderedJson& content, bool may_be_null,
+// Returns the member of a part that has its text; nullptr if the part has no text. Besides Chat
+// Completions' parts, a history may have those of Responses and the thoughts of other programs.
+const char* text_key(const std::string& type) {
+    constexpr std::string_view texts[] = {"text",         "input_text",     "output_text",
+                                          "summary_text", "reasoning_text", "reasoning"};
+    if (type == "refusal") return "refusal";
+    if (type == "thinking") return "thinking";
+    return std::ranges::find(texts, type) == std::end(texts) ? nullptr : "text";
+}
+
+// Reads the text of a message: a string, null for an assistant or a tool, or parts with text. In
+// the result of a tool (`describes`), a part of another kind becomes a sentence, since a refusal
+// would end an agent's session.
+void read_content(BodyFields& fields, const OrderedJson& content, bool may_be_null, bool describes,
                   const std::string& where, std::string& out) {
     if (content.is_string()) {
         out = content.get<std::string>();
@@ -189,9 +201,13 @@ void read_content(BodyFields& fields, const OrderedJson& content, bool may_be_nu
             if (type == part.end() || !type->is_string())
                 return fields.wrong(text(param, ".type"), "\"text\"",
                                     type == part.end() ? OrderedJson() : *type);
-            // An earlier answer may be a refusal, which is text, too.
-            const char* const key = *type == "refusal" ? "refusal" : "text";
-            if (*type != key)
+            const char* const key = text_key(type->get_ref<const std::string&>());
+            if (!key && describes) {
+                out += text("[", type->get_ref<const std::string&>(),
+                            ": this model reads text only]");
+                continue;
+            }
+            if (!key)
                 return fields.unsupported(
                     text(param, ".type"),
                     text("only parts of type text are, found ", json_excerpt(*type), "."));
@@ -253,19 +269,19 @@ void read_messages(BodyFields& fields, CompletionParams& out) {
 
         std::string name = role->get<std::string>();
         if (name == "developer") name = "system";
-        if (name == "function") return fields.unsupported(text(where, ".role"), "use \"tool\".");
+        if (name == "function") name = "tool";
         if (name != "system" && name != "user" && name != "assistant" && name != "tool")
             return fields.wrong(text(where, ".role"),
                                 "\"system\", \"user\", \"assistant\" or \"tool\"", *role);
 
         const auto content = message.find("content");
         std::string content_text;
-        if (content == message.end() && name != "assistant")
+        if (content == message.end() && name != "assistant" && name != "tool")
             return fields.refuse(text("Missing required parameter: '", where, ".content'."),
                                  "missing_required_parameter", text(where, ".content"));
 
         if (content != message.end())
-            read_content(fields, *content, name == "assistant" || name == "tool",
+            read_content(fields, *content, name == "assistant" || name == "tool", name == "tool",
                          text(where, ".content"), content_text);
         if (fields.problem()) return;
         out.messages.push_back({{"role", name}, {"content", content_text}});

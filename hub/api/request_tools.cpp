@@ -14,14 +14,17 @@ bool is_blank(std::string_view words) {
 
 void read_call(BodyFields& fields, const OrderedJson& call, const std::string& where,
                OrderedJson& out) {
-    const OrderedJson& function = member(call, "function");
+    const bool is_custom = member(call, "type") == "custom";
+    const OrderedJson& function = member(call, is_custom ? "custom" : "function");
     if (!member(function, "name").is_string())
         return fields.wrong(
             where, "{\"id\", \"type\": \"function\", \"function\": {\"name\", ...}}", call);
-    OrderedJson one{{"type", "function"},
-                    {"function",
-                     {{"name", function["name"]},
-                      {"arguments", healed_arguments(member(function, "arguments"))}}}};
+    // A custom tool takes one text, which chat templates have no other place for.
+    OrderedJson arguments = is_custom ? OrderedJson{{"input", member(function, "input")}}
+                                      : healed_arguments(member(function, "arguments"));
+    OrderedJson one{
+        {"type", "function"},
+        {"function", {{"name", function["name"]}, {"arguments", std::move(arguments)}}}};
     if (const OrderedJson& id = member(call, "id"); id.is_string()) one["id"] = id;
     out.push_back(std::move(one));
 }
@@ -70,25 +73,45 @@ void read_function(BodyFields& fields, const OrderedJson& function, const std::s
                             text("1 to ", name_bytes_max, " of a-z, A-Z, 0-9, _ - . / and :"),
                             name);
     Tool tool{.name = name.get<std::string>(), .is_strict = member(function, "strict") == true};
-    for (const Tool& other : out.calls.tools)
-        if (other.name == tool.name)
-            return fields.wrong(where + ".name", "names that differ", name);
     tool.parameters = read_parameters(fields, member(function, "parameters"), where, tool, out);
     if (!fields.problem()) out.calls.tools.push_back(std::move(tool));
 }
 
-void read_tool(BodyFields& fields, const OrderedJson& tool, const std::string& where,
+// Returns a function with its fields in "function", as Chat Completions have it. Clients of
+// Responses write the fields beside the type, and some clients leave the type out.
+OrderedJson whole_function(const OrderedJson& tool) {
+    const OrderedJson& type = member(tool, "type");
+    if (!type.is_null() && type != "function") return tool;
+    if (member(tool, "function").is_object()) {
+        OrderedJson whole = tool;
+        whole["type"] = "function";
+        return whole;
+    }
+    if (!member(tool, "name").is_string()) return tool;
+    OrderedJson function = tool;
+    function.erase("type");
+    return {{"type", "function"}, {"function", std::move(function)}};
+}
+
+void read_tool(BodyFields& fields, const OrderedJson& given, const std::string& where,
                CompletionParams& out) {
+    const OrderedJson tool = whole_function(given);
     const OrderedJson& type = member(tool, "type");
     const OrderedJson& function = member(tool, "function");
-    if (type == "function" && function.is_object()) {
+    const bool is_function = type == "function" && function.is_object();
+    // A second tool of one name could not be told from the first.
+    const bool is_again = is_function &&
+                          std::ranges::any_of(out.calls.tools, [&](const Tool& other) {
+                              return member(function, "name") == other.name;
+                          });
+    if (is_function && !is_again) {
         read_function(fields, function, where + ".function", out);
         if (!out.tools.is_array()) out.tools = OrderedJson::array();
         out.tools.push_back(tool);
         return;
     }
-    if (!type.is_string() || type == "function")
-        return fields.wrong(where, "{\"type\": \"function\", \"function\": {...}}", tool);
+    if (!type.is_string() || (type == "function" && !is_again))
+        return fields.wrong(where, "{\"type\": \"function\", \"function\": {...}}", given);
     OrderedJson note{{"type", type}};
     for (const OrderedJson* const holder : {&tool, &member(tool, type.get<std::string>())})
         if (const OrderedJson& name = member(*holder, "name"); name.is_string())
@@ -96,12 +119,40 @@ void read_tool(BodyFields& fields, const OrderedJson& tool, const std::string& w
     out.notes["left_out"].push_back(std::move(note));
 }
 
+// Returns the name in {"function": {"name"}}, or in {"name"} as Responses and Anthropic have it.
+const OrderedJson& chosen_name(const OrderedJson& choice) {
+    const OrderedJson& inner = member(member(choice, "function"), "name");
+    return inner.is_string() ? inner : member(choice, "name");
+}
+
+// Keeps the tools that `choice` allows: {"type": "allowed_tools", "mode", "tools"}, with the last
+// two also in an object "allowed_tools". The prompt keeps all tools.
+void keep_allowed(const OrderedJson& choice, ToolChoice& out) {
+    const OrderedJson& inner = member(choice, "allowed_tools");
+    const OrderedJson& allowed = inner.is_object() ? inner : choice;
+    const OrderedJson& names = member(allowed, "tools");
+    std::erase_if(out.tools, [&](const Tool& tool) {
+        return std::none_of(names.begin(), names.end(), [&](const OrderedJson& one) {
+            return chosen_name(one) == tool.name;
+        });
+    });
+    if (member(allowed, "mode") == "required")
+        out.mode = ToolChoice::Mode::required;
+    else if (out.tools.empty())
+        out.mode = ToolChoice::Mode::none;
+}
+
+// Reads the choice in the spelling of any dialect: a word, {"type": word}, or the name of a tool.
 void read_tool_choice(BodyFields& fields, const OrderedJson& choice, ToolChoice& out) {
     const auto wanted = "\"none\", \"auto\", \"required\" or one of 'tools' by its name";
-    const OrderedJson& name = member(member(choice, "function"), "name");
-    if (choice == "none") {
+    const OrderedJson& type = member(choice, "type");
+    const OrderedJson& name = chosen_name(choice);
+    const OrderedJson& word = choice.is_string() || name.is_string() ? choice : type;
+    if (type == "allowed_tools") {
+        keep_allowed(choice, out);
+    } else if (word == "none") {
         out.mode = ToolChoice::Mode::none;
-    } else if (choice == "required") {
+    } else if (word == "required" || word == "any") {
         out.mode = ToolChoice::Mode::required;
     } else if (name.is_string()) {
         out.name = name.get<std::string>();
@@ -109,7 +160,7 @@ void read_tool_choice(BodyFields& fields, const OrderedJson& choice, ToolChoice&
         const bool is_known = std::any_of(out.tools.begin(), out.tools.end(),
                                           [&](const Tool& tool) { return tool.name == out.name; });
         if (!is_known) fields.wrong("tool_choice", wanted, choice);
-    } else if (choice != "auto") {
+    } else if (word != "auto") {
         fields.wrong("tool_choice", wanted, choice);
     }
     if (out.mode == ToolChoice::Mode::required && out.tools.empty())

@@ -10,6 +10,9 @@ namespace {
 // becomes a sentence, since a refusal would end an agent's session.
 enum class Media { refused, described };
 
+std::string read_words(BodyFields& fields, const OrderedJson& content, const std::string& where,
+                       Media media);
+
 // Returns a block as text. A block that the hub does not know is kept as its JSON.
 std::string read_text_block(BodyFields& fields, const OrderedJson& block, const std::string& where,
                             Media media) {
@@ -20,6 +23,8 @@ std::string read_text_block(BodyFields& fields, const OrderedJson& block, const 
     if (type == "document" && member(source, "type") == "text" &&
         member(source, "data").is_string())
         return source["data"].get<std::string>();
+    if (type == "document" && member(source, "type") == "content")
+        return read_words(fields, member(source, "content"), where + ".source.content", media);
 
     const bool is_medium = type == "image" || type == "document" || type == "audio";
     if (type == "text") {
@@ -41,7 +46,7 @@ std::string read_text_block(BodyFields& fields, const OrderedJson& block, const 
 
 // Returns `content` as one text: the string itself, or the blocks joined by line ends.
 std::string read_words(BodyFields& fields, const OrderedJson& content, const std::string& where,
-                       Media media = Media::refused) {
+                       Media media) {
     std::string words;
     if (content.is_string()) return content.get<std::string>();
     if (content.is_null()) return words;
@@ -113,7 +118,7 @@ void read_assistant(BodyFields& fields, const OrderedJson& blocks, const std::st
 OrderedJson read_messages(BodyFields& fields) {
     OrderedJson out = OrderedJson::array();
     if (const OrderedJson* system = fields.find("system")) {
-        const std::string words = read_words(fields, *system, "system");
+        const std::string words = read_words(fields, *system, "system", Media::refused);
         if (!words.empty()) out.push_back({{"role", "system"}, {"content", words}});
     }
 
@@ -136,7 +141,8 @@ OrderedJson read_messages(BodyFields& fields) {
             fields.wrong(where + ".content", "a string or an array of blocks", content);
         else if (role == "system")
             out.push_back(
-                {{"role", role}, {"content", read_words(fields, content, where + ".content")}});
+                {{"role", role},
+                 {"content", read_words(fields, content, where + ".content", Media::refused)}});
         else if (role == "user")
             read_user(fields, content, where + ".content", out);
         else

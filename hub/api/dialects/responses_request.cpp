@@ -5,10 +5,19 @@
 namespace moex {
 namespace {
 
-// Reads a text: a string, or parts of type input_text, output_text or text.
-std::string read_words(BodyFields& fields, const OrderedJson& content, const std::string& where) {
+bool has_text(const OrderedJson& type) {
+    return type == "input_text" || type == "output_text" || type == "text" ||
+           type == "summary_text" || type == "reasoning_text" || type == "refusal";
+}
+
+// Reads a text: a string, or parts of type input_text, output_text or text. In the output of a tool
+// (`describes`), anything else becomes words, since a refusal would end an agent's session.
+std::string read_words(BodyFields& fields, const OrderedJson& content, const std::string& where,
+                       bool describes = false) {
     std::string words;
     if (content.is_string()) return content.get<std::string>();
+    if (describes && content.is_null()) return words;
+    if (describes && !content.is_array()) return dump_json(content);
     if (!content.is_array()) {
         fields.wrong(where, "a string or an array of text parts", content);
         return words;
@@ -17,7 +26,11 @@ std::string read_words(BodyFields& fields, const OrderedJson& content, const std
         const OrderedJson& type = member(content[i], "type");
         const OrderedJson& said = member(content[i], type == "refusal" ? "refusal" : "text");
         const std::string param = text(where, "[", i, "]");
-        if (type != "input_text" && type != "output_text" && type != "text" && type != "refusal")
+        if (describes && !(has_text(type) && said.is_string()))
+            words += type.is_string() && !has_text(type)
+                         ? text("[", type.get<std::string>(), ": this model reads text only]")
+                         : dump_json(content[i]);
+        else if (!has_text(type))
             fields.unsupported(param + ".type",
                                text("only parts of text are, found ", json_excerpt(type), "."));
         else if (!said.is_string())
@@ -69,14 +82,16 @@ class ItemReader {
     }
 
     void read_call(const OrderedJson& item, const std::string& where) {
-        const OrderedJson& id = member(item, "call_id");
         const OrderedJson& arguments = member(item, "arguments");
-        if (!id.is_string() || !member(item, "name").is_string() || !arguments.is_string())
+        if (!member(item, "name").is_string())
             return fields_.wrong(where, "{\"call_id\", \"name\", \"arguments\": a string}", item);
-        assistant()["tool_calls"].push_back(
-            {{"id", id},
-             {"type", "function"},
-             {"function", {{"name", item["name"]}, {"arguments", arguments}}}});
+        OrderedJson call{{"type", "function"},
+                         {"function", {{"name", item["name"]}, {"arguments", arguments}}}};
+        // The item's own id names the call where a client lost the call's.
+        for (const char* name : {"call_id", "id"})
+            if (const OrderedJson& id = member(item, name); id.is_string() && !call.contains("id"))
+                call["id"] = id;
+        assistant()["tool_calls"].push_back(std::move(call));
     }
 
     void read_result(const OrderedJson& item, const std::string& where) {
@@ -86,7 +101,7 @@ class ItemReader {
         messages_.push_back(
             {{"role", "tool"},
              {"tool_call_id", id},
-             {"content", read_words(fields_, member(item, "output"), where + ".output")}});
+             {"content", read_words(fields_, member(item, "output"), where + ".output", true)}});
     }
 
     // Reads an item of a tool that the hub does not know, e.g. a custom tool call. The model sees
@@ -170,13 +185,7 @@ void read_tools(BodyFields& fields, OrderedJson& out) {
         out["tools"].push_back({{"type", "function"}, {"function", std::move(function)}});
     }
 
-    const OrderedJson* choice = fields.find("tool_choice");
-    if (!choice) return;
-    if (member(*choice, "type") == "function")
-        out["tool_choice"] = {{"type", "function"},
-                              {"function", {{"name", member(*choice, "name")}}}};
-    else
-        out["tool_choice"] = *choice;
+    if (const OrderedJson* choice = fields.find("tool_choice")) out["tool_choice"] = *choice;
 }
 
 void read_form(BodyFields& fields, OrderedJson& out) {

@@ -128,6 +128,99 @@ TEST_F(AgentsTest, ToolsOfOtherTypesAreLeftOutAndNamed) {
               Json::array({{{"type", "text_editor_20250728"}, {"name", "edit"}}}));
 }
 
+TEST_F(AgentsTest, AChoiceOfToolsMayHaveTheSpellingOfAnyDialect) {
+    const Json a = function_tool("a", with_member({{"type", "null"}})),
+               b = function_tool("b", with_member({{"type", "null"}})),
+               only_b{{"mode", "required"}, {"tools", {{{"type", "function"}, {"name", "b"}}}}};
+    Json beside = only_b;
+    beside["type"] = "allowed_tools";
+    const std::pair<Json, const char*> calls[] = {
+        {"any", ""},
+        {{{"type", "any"}}, ""},
+        {{{"type", "required"}}, ""},
+        {{{"type", "function"}, {"name", "b"}}, "b"},
+        {{{"type", "tool"}, {"name", "b"}}, "b"},
+        {{{"type", "allowed_tools"}, {"allowed_tools", only_b}}, "b"},
+        {beside, "b"}};
+    for (const auto& [choice, name] : calls) {
+        const Json said = chatted({{"tools", {a, b}},
+                                   {"tool_choice", choice},
+                                   {"parallel_tool_calls", false},
+                                   {"temperature", 0},
+                                   {"max_tokens", 200}});
+        const Json& message = said["choices"][0]["message"];
+        ASSERT_TRUE(message.contains("tool_calls")) << choice << said;
+        if (*name != 0) EXPECT_EQ(message["tool_calls"][0]["function"]["name"], name) << choice;
+    }
+    for (const char* word : {"auto", "none"})
+        chatted({{"tools", {a}}, {"tool_choice", {{"type", word}}}, {"max_tokens", 2}});
+    const auto unknown = ask(chat_path, chat("Go", {{"tools", {a}},
+                                                    {"tool_choice",
+                                                     {{"type", "allowed_tools"},
+                                                      {"mode", "required"},
+                                                      {"tools", {{{"name", "other"}}}}}}}));
+    EXPECT_EQ(unknown->status(), 400u);
+    EXPECT_EQ(unknown->json()["error"]["param"], "tool_choice");
+}
+
+TEST_F(AgentsTest, AToolMayBeFlatWithoutATypeOrThereTwice) {
+    const Json own = function_tool("own", with_member({{"type", "null"}}));
+    Json flat = own["function"], untyped = own;
+    flat["type"] = "function";
+    flat["name"] = "flat";
+    untyped.erase("type");
+    untyped["function"]["name"] = "untyped";
+    const Json said = chatted({{"tools", {own, flat, untyped, own}}, {"max_tokens", 2}});
+    EXPECT_EQ(said["moex"]["left_out"], Json::array({{{"type", "function"}, {"name", "own"}}}));
+}
+
+TEST_F(AgentsTest, AHistoryMayHaveThePartsOfOtherPrograms) {
+    const Json image{{"type", "image_url"}, {"image_url", {{"url", "data:,"}}}};
+    const Json body{
+        {"messages",
+         {{{"role", "user"}, {"content", {{{"type", "input_text"}, {"text", "Go"}}}}},
+          {{"role", "assistant"},
+           {"content",
+            {{{"type", "thinking"}, {"thinking", "Hm."}},
+             {{"type", "output_text"}, {"text", "I look."}}}},
+           {"tool_calls",
+            {{{"id", "c"}, {"type", "custom"}, {"custom", {{"name", "sh"}, {"input", "ls"}}}}}}},
+          {{"role", "tool"}, {"tool_call_id", "c"}},
+          {{"role", "function"}, {"name", "sh"}, {"content", {image}}},
+          {{"role", "user"}, {"content", "On"}}}}};
+    const std::string prompt = asked(&Api::apply_template, body)["prompt"];
+    EXPECT_NE(prompt.find("I look."), std::string::npos) << prompt;
+    EXPECT_NE(prompt.find("reads text only"), std::string::npos) << prompt;
+
+    dialect_ = Dialect::responses;
+    const Json arguments[] = {nullptr, "", {{"a", 1}}, "{\"a\":"};
+    const Json outputs[] = {nullptr, {{"exit", 0}}, {{{"type", "input_image"}}}, "done"};
+    for (std::size_t i = 0; i < std::size(arguments); ++i)
+        asked(&Api::respond,
+              {{"max_output_tokens", 2},
+               {"input",
+                {{{"role", "user"}, {"content", {{{"type", "summary_text"}, {"text", "So far."}}}}},
+                 {{"type", "function_call"}, {"name", "f"}, {"arguments", arguments[i]}},
+                 {{"type", "function_call_output"}, {"call_id", "x"}, {"output", outputs[i]}}}}});
+
+    dialect_ = Dialect::anthropic;
+    const Json document{{"type", "document"},
+                        {"source", {{"type", "content"}, {"content", "The sea is deep."}}}};
+    asked(&Api::anthropic_message, {{"model", model_.package->name()},
+                                    {"max_tokens", 2},
+                                    {"messages", {{{"role", "user"}, {"content", {document}}}}}});
+}
+
+TEST_F(AgentsTest, APromptThatIsTooLongIsSaidInTheWordsThatAgentsLookFor) {
+    std::string words;
+    while (words.size() < 200'000) words += "sea ";
+    const auto refused = ask(chat_path, chat(words));
+    ASSERT_EQ(refused->status(), 400u);
+    const std::string message = refused->json()["error"]["message"];
+    EXPECT_TRUE(message.starts_with("prompt is too long: ")) << message;
+    EXPECT_NE(message.find("maximum context length is "), std::string::npos) << message;
+}
+
 TEST_F(AgentsTest, ItemsOfOtherToolsBecomeText) {
     dialect_ = Dialect::responses;
     asked(&Api::respond,

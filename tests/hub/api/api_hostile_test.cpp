@@ -58,7 +58,7 @@ const HostileBody hostile_bodies[] = {
      400, "messages[0].content[0].type"},
     {R"({"messages":[{"role":"user","content":[{"type":"text"}]}]})", 400,
      "messages[0].content[0].text"},
-    {R"({"messages":[{"role":"function","content":"x"}]})", 400, "messages[0].role"},
+    {R"({"messages":[{"role":"robot","content":"x"}]})", 400, "messages[0].role"},
     {"{\"messages\":" + repeated("[", 1000) + repeated("]", 1000) + "}", 400, ""},
     {repeated("{\"a\":", 1000) + "1" + repeated("}", 1000), 400, ""},
     {repeated("[", 100000), 400, ""},

@@ -335,7 +335,6 @@ TEST_F(ToolTest, InvalidToolsAreRefusedByName) {
         {{{"tools", Json::array({{{"type", "function"}}})}}, "tools[0]"},
         {{{"tools", Json::array({{{"type", "retrieval"}}})}, {"tool_choice", "required"}},
          "tool_choice"},
-        {{{"tools", {weather_tool, weather_tool}}}, "tools[1].function.name"},
         {{{"tools", Json::array({{{"type", "function"}, {"function", {{"name", "a b"}}}}})}},
          "tools[0].function.name"},
         {{{"tools", Json::array()}, {"tool_choice", "required"}}, "tool_choice"},
