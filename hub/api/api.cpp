@@ -460,7 +460,15 @@ void Api::anthropic_message(HttpRequest request, Responder responder) {
 }
 
 void Api::anthropic_count(HttpRequest request, Responder responder) {
-    queue_answer(std::move(request), std::move(responder), &ApiState::count_tokens);
+    queue_answer(std::move(request), std::move(responder), &ApiState::count_anthropic);
+}
+
+void Api::chat_count(HttpRequest request, Responder responder) {
+    queue_answer(std::move(request), std::move(responder), &ApiState::count_chat);
+}
+
+void Api::respond_count(HttpRequest request, Responder responder) {
+    queue_answer(std::move(request), std::move(responder), &ApiState::count_responses);
 }
 
 void Api::ollama_chat(HttpRequest request, Responder responder) {

@@ -43,6 +43,9 @@ class Api {
     void respond(HttpRequest request, Responder responder);  // /v1/responses
     void anthropic_message(HttpRequest request, Responder responder);
     void anthropic_count(HttpRequest request, Responder responder);
+    // The number of tokens in the prompt of a chat, or of a Responses request.
+    void chat_count(HttpRequest request, Responder responder);
+    void respond_count(HttpRequest request, Responder responder);
     void ollama_chat(HttpRequest request, Responder responder);
     void ollama_generate(HttpRequest request, Responder responder);
     void ollama_show(HttpRequest request, Responder responder);

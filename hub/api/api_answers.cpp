@@ -6,6 +6,7 @@
 #include "hub/api/api_state.h"
 #include "hub/api/dialects/anthropic.h"
 #include "hub/api/dialects/ollama.h"
+#include "hub/api/dialects/responses.h"
 #include "hub/model/strict_json.h"
 
 namespace moex {
@@ -117,12 +118,30 @@ Checked<HttpResponse> ApiState::apply_template(const HttpRequest& request) const
     return json_response({{"prompt", tokenizer->decode(prompts[0], false)}});
 }
 
-Checked<HttpResponse> ApiState::count_tokens(const HttpRequest& request) const {
-    MOEX_OR_REFUSE(body, parse_api_body(request.body, options.body_bytes_max));
-    MOEX_OR_REFUSE(params, read_anthropic_prompt(body, limits()));
+Checked<std::size_t> ApiState::count_prompt(CompletionParams params) const {
     MOEX_ADMIT(check_model(params.model));
     MOEX_OR_REFUSE(prompts, encode_chat(params));
-    return json_response({{"input_tokens", prompts[0].size()}});
+    return prompts[0].size();
+}
+
+Checked<HttpResponse> ApiState::count_anthropic(const HttpRequest& request) const {
+    MOEX_OR_REFUSE(body, parse_api_body(request.body, options.body_bytes_max));
+    MOEX_OR_REFUSE(params, read_anthropic_prompt(body, limits()));
+    MOEX_OR_REFUSE(count, count_prompt(std::move(params)));
+    return json_response({{"input_tokens", count}});
+}
+
+Checked<HttpResponse> ApiState::count_chat(const HttpRequest& request) const {
+    MOEX_OR_REFUSE(params, parse_chat_params(request.body, limits()));
+    MOEX_OR_REFUSE(count, count_prompt(std::move(params)));
+    return json_response({{"object", "response.input_tokens"}, {"input_tokens", count}});
+}
+
+Checked<HttpResponse> ApiState::count_responses(const HttpRequest& request) const {
+    MOEX_OR_REFUSE(body, parse_api_body(request.body, options.body_bytes_max));
+    MOEX_OR_REFUSE(params, read_responses(body, limits()));
+    MOEX_OR_REFUSE(count, count_prompt(std::move(params)));
+    return json_response({{"object", "response.input_tokens"}, {"input_tokens", count}});
 }
 
 // Returns the source of the chat template as the checkpoint has it; empty if it has none.

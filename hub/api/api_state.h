@@ -50,7 +50,10 @@ struct ApiState {
     Checked<HttpResponse> tokenize(const HttpRequest& request) const;
     Checked<HttpResponse> detokenize(const HttpRequest& request) const;
     Checked<HttpResponse> apply_template(const HttpRequest& request) const;
-    Checked<HttpResponse> count_tokens(const HttpRequest& request) const;
+    Checked<HttpResponse> count_anthropic(const HttpRequest& request) const;
+    Checked<HttpResponse> count_chat(const HttpRequest& request) const;
+    Checked<HttpResponse> count_responses(const HttpRequest& request) const;
+    Checked<std::size_t> count_prompt(CompletionParams params) const;
     Checked<HttpResponse> ollama_show(const HttpRequest& request) const;
     OrderedJson props_json() const;
     OrderedJson ollama_tag() const;

@@ -48,6 +48,8 @@ constexpr const char* schemas = R"json({
       "messages": {"type": "array", "minItems": 1,
         "items": {"$ref": "#/components/schemas/AnthropicMessageParam"}},
       "tools": {"type": "array", "items": {"$ref": "#/components/schemas/AnthropicTool"}}}},
+  "InputTokens": {"type": "object", "required": ["object", "input_tokens"], "properties": {
+    "object": {"const": "response.input_tokens"}, "input_tokens": {"type": "integer"}}},
   "AnthropicCount": {"type": "object", "required": ["input_tokens"], "properties": {
     "input_tokens": {"type": "integer"}}},
   "AnthropicMessage": {"type": "object",

@@ -118,6 +118,8 @@ test('real answers have the shapes that are described, and no field beyond them'
     '/v1/completions': { prompt: 'Hello', max_tokens: 3 },
     '/v1/responses': { input: 'Hello', max_output_tokens: 3 },
     '/v1/messages': { model, messages: [{ role: 'user', content: 'Hello' }], max_tokens: 3 },
+    '/v1/chat/completions/input_tokens': { messages: [{ role: 'user', content: 'Hello' }] },
+    '/v1/responses/input_tokens': { input: 'Hello' },
     '/v1/messages/count_tokens': { model, messages: [{ role: 'user', content: 'Hello' }] },
     '/api/chat': { model, messages: [{ role: 'user', content: 'Hello' }], stream: false, options: { num_predict: 3 } },
     '/api/generate': { model, prompt: 'Hello', stream: false, options: { num_predict: 3 } },

@@ -98,7 +98,16 @@ constexpr Route route_table[] = {
         .says("Stops a stream with moex.resumable.", "StoppedStream")
         .with_rest("stream"),
 
+    post_text("/v1/chat/completions/input_tokens", &Routes::ask_api<&Api::chat_count>)
+        .says("The number of tokens in the prompt of a chat.", "InputTokens", "ChatRequest"),
+    post_text("/v1/responses/input_tokens", &Routes::ask_api<&Api::respond_count>)
+        .says("The number of tokens in the prompt of a Responses request.", "InputTokens",
+              "ResponseRequest")
+        .speaks(Dialect::responses),
+
     // the same routes without /v1, as llama.cpp offers them
+    post_text("/chat/completions/input_tokens", &Routes::ask_api<&Api::chat_count>)
+        .says("The same as /v1/chat/completions/input_tokens.", "InputTokens", "ChatRequest"),
     get("/models", &Routes::ask_api<&Api::models>, open_to_all)
         .says("The same as /v1/models.", "ModelList"),
     post_text("/chat/completions", &Routes::ask_api<&Api::chat>)

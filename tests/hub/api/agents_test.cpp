@@ -221,6 +221,14 @@ TEST_F(AgentsTest, APromptThatIsTooLongIsSaidInTheWordsThatAgentsLookFor) {
     EXPECT_NE(message.find("maximum context length is "), std::string::npos) << message;
 }
 
+TEST_F(AgentsTest, ThePromptOfAChatAndOfAResponseIsCounted) {
+    const Json prompt_tokens = chatted({{"max_tokens", 1}})["usage"]["prompt_tokens"],
+               wanted{{"object", "response.input_tokens"}, {"input_tokens", prompt_tokens}};
+    EXPECT_EQ(asked(&Api::chat_count, chat("Go")), wanted);
+    dialect_ = Dialect::responses;
+    EXPECT_EQ(asked(&Api::respond_count, {{"input", "Go"}}), wanted);
+}
+
 TEST_F(AgentsTest, ItemsOfOtherToolsBecomeText) {
     dialect_ = Dialect::responses;
     asked(&Api::respond,
