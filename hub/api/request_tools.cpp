@@ -132,9 +132,8 @@ void keep_allowed(const OrderedJson& choice, ToolChoice& out) {
     const OrderedJson& allowed = inner.is_object() ? inner : choice;
     const OrderedJson& names = member(allowed, "tools");
     std::erase_if(out.tools, [&](const Tool& tool) {
-        return std::none_of(names.begin(), names.end(), [&](const OrderedJson& one) {
-            return chosen_name(one) == tool.name;
-        });
+        return std::none_of(names.begin(), names.end(),
+                            [&](const OrderedJson& one) { return chosen_name(one) == tool.name; });
     });
     if (member(allowed, "mode") == "required")
         out.mode = ToolChoice::Mode::required;

@@ -249,7 +249,7 @@ Distance far_from_cpu(const std::shared_ptr<const ModelPackage>& package,
                       const std::vector<float>& mine, std::span<const TokenId> ids) {
     auto decoder = must(Decoder::create(package, test::compute_threads()));
     LocalExperts experts(package, test::compute_threads(), {}, Arithmetic::exact);
-    KvCache cache(package->config(), {16, 8});
+    KvCache cache(package->config(), {16, 10});
     KvCache::Sequence sequence(cache);
     const StepRows rows{.kv = &sequence, .tokens = ids, .all_logits = true};
     const StepResult step = must(decoder->step({&rows, 1}, experts));
