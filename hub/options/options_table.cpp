@@ -60,10 +60,7 @@ const Setting address_settings[] = {
     {"state", word, uses_state, short_help, "DIR", "",
      "keys, counters, certificate (0700); default: $XDG_STATE_HOME/moex"},
     {"store", word, uses_store, short_help, "URL", "",
-     "PostgreSQL that several hubs share: postgresql://HOST/DATABASE\n"
-     "it has keys, bans, counts and the join token, in place of the sqlite of --state; each hub "
-     "has "
-     "a state folder of its own all the same\n"
+     "PostgreSQL that hubs share, postgresql://HOST/DB: keys, bans, counts, join token\n"
      "the password comes from PGPASSFILE or PGPASSWORD; beyond this machine TLS verifies the host",
      0, 0, "", check_store},
     {"static", word, serve, all_help, "DIR", "",
