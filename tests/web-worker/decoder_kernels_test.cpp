@@ -642,7 +642,8 @@ TEST_F(DecoderKernelsTest, ExpertsAgreeWithDoubleAndThoseOfOtherArenasArePassedO
             std::vector<double> wanted(hidden);
             expert_reference(wanted, expert, test::Doubles(x.begin(), x.end()));
             for (double& value : wanted) value *= 0.75;
-            EXPECT_LE(normalized_rms_error(std::span(y).last(hidden), wanted), 1e-6);
+            EXPECT_LE(normalized_rms_error(std::span(y).last(hidden), wanted),
+                      clamped ? 2e-6 : 1e-6);
             for (std::uint32_t i = 0; i < hidden; ++i) EXPECT_EQ(y[i], 0.0f);
         }
 }
