@@ -197,7 +197,7 @@ test('an unsupported field is refused by its name', async () => {
     [{ n: 0 }, 'n'],
     [{ messages: [] }, 'messages'],
     [{ messages: [{ role: 'user', content: null }] }, 'messages[0].content'],
-    [{ messages: [{ role: 'function', name: 'x', content: 'y' }] }, 'messages[0].role'],
+    [{ messages: [{ role: 'robot', content: 'y' }] }, 'messages[0].role'],
     [{ messages: image }, 'messages[0].content[0].type'],
     [{ stop: ['a'.repeat(1025)] }, 'stop'],
     [{ stream_options: { include_usage: true } }, 'stream_options'],
