@@ -84,7 +84,7 @@ test(deaf, () => inFolder(async (state) => {
   const run = await runHub(['key', 'revoke', 'ada', '--state', state]);
   hub.signal('SIGCONT');
   assert.equal(run.code, 1);
-  assert.match(run.stderr, /is revoked, but the hub that serves this state folder has not seen it within 10 seconds/);
+  assert.match(run.stderr, /is revoked, but a hub that serves with these keys has not seen it within 10 seconds/);
   assert.match((await runHub(['key', 'list', '--state', state])).stdout, /api +revoked/);
   assert.equal(await hub.stop(), 0, hub.stderr());
 }));
