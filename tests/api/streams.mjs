@@ -23,7 +23,8 @@ export function readStream(url, body, received, key) {
           const event = text.slice(0, end);
           text = text.slice(end + 2);
           if (!event.startsWith('data: {')) continue;
-          const tokens = JSON.parse(event.slice(6)).choices?.[0].logprobs?.tokens ?? [];   // an error has no choices
+          // The event of an error has no choices.
+          const tokens = JSON.parse(event.slice(6)).choices?.[0]?.logprobs?.tokens ?? [];
           for (let i = 0; i < tokens.length; ++i) received.push(Date.now());
         }
       });
