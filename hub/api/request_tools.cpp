@@ -99,7 +99,7 @@ void read_tool(BodyFields& fields, const OrderedJson& given, const std::string& 
     const OrderedJson& type = member(tool, "type");
     const OrderedJson& function = member(tool, "function");
     const bool is_function = type == "function" && function.is_object();
-    // A second tool of one name could not be told from the first.
+    // A call names its tool, so a second tool of the same name could never be called.
     const bool is_again = is_function &&
                           std::ranges::any_of(out.calls.tools, [&](const Tool& other) {
                               return member(function, "name") == other.name;
@@ -125,6 +125,11 @@ const OrderedJson& chosen_name(const OrderedJson& choice) {
     return inner.is_string() ? inner : member(choice, "name");
 }
 
+// Returns the word of a choice that names no tool: "auto" of "auto" and of {"type": "auto"}.
+const OrderedJson& choice_word(const OrderedJson& choice) {
+    return choice.is_string() || chosen_name(choice).is_string() ? choice : member(choice, "type");
+}
+
 // Keeps the tools that `choice` allows: {"type": "allowed_tools", "mode", "tools"}, with the last
 // two also in an object "allowed_tools". The prompt keeps all tools.
 void keep_allowed(const OrderedJson& choice, ToolChoice& out) {
@@ -144,13 +149,10 @@ void keep_allowed(const OrderedJson& choice, ToolChoice& out) {
 // Reads the choice in the spelling of any dialect: a word, {"type": word}, or the name of a tool.
 void read_tool_choice(BodyFields& fields, const OrderedJson& choice, ToolChoice& out) {
     const auto wanted = "\"none\", \"auto\", \"required\" or one of 'tools' by its name";
-    const OrderedJson& type = member(choice, "type");
     const OrderedJson& name = chosen_name(choice);
-    const OrderedJson& word = choice.is_string() || name.is_string() ? choice : type;
-    if (type == "allowed_tools") {
+    const OrderedJson& word = choice_word(choice);
+    if (word == "allowed_tools") {
         keep_allowed(choice, out);
-    } else if (word == "none") {
-        out.mode = ToolChoice::Mode::none;
     } else if (word == "required" || word == "any") {
         out.mode = ToolChoice::Mode::required;
     } else if (name.is_string()) {
@@ -196,7 +198,7 @@ void read_tools(BodyFields& fields, CompletionParams& out) {
     ToolChoice& calls = out.calls;
     fields.boolean("parallel_tool_calls", calls.parallel);
     const OrderedJson* const choice = fields.find("tool_choice");
-    if (choice && *choice == "none") return;
+    if (choice && choice_word(*choice) == "none") return;
 
     if (const OrderedJson* tools = fields.find("tools")) {
         if (!tools->is_array() || tools->size() > tools_max)

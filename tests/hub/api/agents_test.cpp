@@ -152,8 +152,12 @@ TEST_F(AgentsTest, AChoiceOfToolsMayHaveTheSpellingOfAnyDialect) {
         ASSERT_TRUE(message.contains("tool_calls")) << choice << said;
         if (*name != 0) EXPECT_EQ(message["tool_calls"][0]["function"]["name"], name) << choice;
     }
-    for (const char* word : {"auto", "none"})
-        chatted({{"tools", {a}}, {"tool_choice", {{"type", word}}}, {"max_tokens", 2}});
+    const auto shown = [&](const Json& choice) {
+        return chatted(
+            {{"tools", {a}}, {"tool_choice", choice}, {"max_tokens", 2}})["usage"]["prompt_tokens"];
+    };
+    for (const char* word : {"auto", "none"}) EXPECT_EQ(shown({{"type", word}}), shown(word));
+    EXPECT_LT(shown("none"), shown("auto")) << "the model is shown no tools";
     const auto unknown = ask(chat_path, chat("Go", {{"tools", {a}},
                                                     {"tool_choice",
                                                      {{"type", "allowed_tools"},
