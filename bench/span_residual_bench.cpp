@@ -1,14 +1,14 @@
-// Measures how far honest answers of spans differ from what an int8 hub computes for the same rows,
-// and which lies exceed that.
-//   span_residual_bench [--model DIR] [--text FILE] [--skip TOKENS] [--tokens N] [--first LAYER]
-//                       [--end LAYER] [--threads N]
+// Measures how far honest answers of spans differ from the hub's own rows, keys and values.
+//   span_residual_bench --text FILE [--model DIR] [--tokens N] [--first LAYER] [--end LAYER]
+//                       [--threads N]
+// The tolerance of checks is chosen by these figures, so the text is a calibration text.
 // The hub reads the text in windows of 256 tokens: 64 in steps of 16 rows, like a prompt, the
 // others one by one. A worker in exact arithmetic computes layers [first, end) from the hub's rows
 // at the entrance, with keys and values of its own; it is the hub's decoder, not a device, whose
 // sums differ by less than 1e-3. CSV: rows of a step, arithmetic of the hub, keys and values of
 // the hub, number of steps; then for the rows behind the span, the keys and the values the
 // residual (span_residual.h) that half, 99 %, 99.9 % of the steps keep, and the largest.
-// example: span_residual_bench --text tests/golden/demo/val_excerpt.txt --tokens 4096
+// example: span_residual_bench --text calibration.txt --tokens 2048 --threads 1
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -27,12 +27,12 @@ namespace moex {
 namespace {
 
 struct Options {
-    std::string model = "static/models/demo", text = "tests/golden/demo/val_excerpt.txt";
-    std::size_t num_tokens = 4096, num_skipped = 0;
+    std::string model = "static/models/demo", text;
+    std::size_t num_tokens = 4096;
     std::uint32_t first = 2, end = 7, num_threads = 2;
 };
 
-// What a decoder computed for the rows of a step.
+// A decoder's rows of a step.
 struct Seen {
     std::vector<float> before, x;
     Bytes kv;
@@ -59,7 +59,8 @@ class Watcher : public SpanBackend {
     void ended(std::uint64_t) override {}
 
     const std::vector<float>* entrance = nullptr;
-    std::size_t kv_bytes = 0;  // of a row in one layer
+    std::size_t hidden = 0,
+                kv_bytes = 0;  // hidden size; bytes of a row's keys and values in a layer
     Seen seen;
 
   private:
@@ -80,9 +81,6 @@ class Watcher : public SpanBackend {
         PlannedSpan span_;
     };
     const Options options_;
-
-  public:
-    std::size_t hidden = 0;
 };
 
 struct Part {
@@ -109,19 +107,20 @@ Part make_part(std::shared_ptr<const ModelPackage> package, ThreadPool& threads,
 
 using Residuals = std::map<std::size_t, std::vector<SpanResidual>>;  // by rows of a step
 
-void read_window(Part& hub, Part& worker, std::span<const TokenId> tokens, const Options& options,
-                 Residuals& residuals) {
+Status read_window(Part& hub, Part& worker, std::span<const TokenId> tokens, const Options& options,
+                   Residuals& residuals) {
     KvCache::Sequence hubs(*hub.cache), workers(*worker.cache);
     const ModelConfig& config = hub.decoder->config();
     for (std::size_t at = 0, rows = 0; at < tokens.size(); at += rows) {
         rows = at < 64 ? 16 : 1;
-        const auto step = [&](Part& part, KvCache::Sequence& kv) {
+        const auto step = [&](Part& part, KvCache::Sequence& kv) -> Status {
             const StepRows one{.kv = &kv, .tokens = tokens.subspan(at, rows), .no_logits = true};
-            return part.decoder->step({&one, 1}, *part.experts).ok();
+            const auto done = part.decoder->step({&one, 1}, *part.experts);
+            return done.ok() ? Status() : Status(done.error());
         };
-        if (!step(hub, hubs)) return;
+        MOEX_TRY(step(hub, hubs));
         worker.watcher->entrance = &hub.watcher->seen.before;
-        if (!step(worker, workers)) return;
+        MOEX_TRY(step(worker, workers));
         const Seen &mine = hub.watcher->seen, &theirs = worker.watcher->seen;
         residuals[rows].push_back(
             span_residual({.hidden_size = config.hidden_size,
@@ -130,6 +129,7 @@ void read_window(Part& hub, Part& worker, std::span<const TokenId> tokens, const
                            .num_rows = rows},
                           mine.before, {mine.x, mine.kv}, {theirs.x, theirs.kv}));
     }
+    return {};
 }
 
 void print(const char* hub, const char* kv, const Residuals& residuals) {
@@ -148,15 +148,21 @@ void print(const char* hub, const char* kv, const Residuals& residuals) {
     std::fflush(stdout);
 }
 
+int fail(const std::string& sentence) {
+    std::fprintf(stderr, "span_residual_bench: %s\n", sentence.c_str());
+    return 1;
+}
+
 int run(const Options& options) {
     const auto package = ModelPackage::open(options.model);
-    if (!package.ok()) return std::fprintf(stderr, "%s\n", package.error().message.c_str()), 1;
+    if (!package.ok()) return fail(package.error().message);
     auto tokenizer = Tokenizer::load(*(*package)->tokenizer_file("tokenizer.json"),
                                      *(*package)->tokenizer_file("tokenizer_config.json"));
     std::ifstream file(options.text);
+    if (!file) return fail("--text " + options.text + " cannot be read");
     std::string text((std::istreambuf_iterator<char>(file)), {});
     // A token has at least one byte; most have four.
-    text.resize(std::min(text.size(), 8 * (options.num_tokens + options.num_skipped)));
+    text.resize(std::min(text.size(), 8 * options.num_tokens));
     const std::vector<TokenId> tokens = (*tokenizer)->encode(text, SpecialTokens::as_text);
 
     ThreadPool threads(options.num_threads);
@@ -174,9 +180,12 @@ int run(const Options& options) {
         Part hub = make_part(*package, threads, one.arithmetic, one.kv, options);
         Residuals residuals;
         constexpr std::size_t window = 256;
-        const std::size_t end = std::min(tokens.size(), options.num_skipped + options.num_tokens);
-        for (std::size_t at = options.num_skipped; at + window <= end; at += window)
-            read_window(hub, worker, std::span(tokens).subspan(at, window), options, residuals);
+        const std::size_t end = std::min(tokens.size(), options.num_tokens);
+        for (std::size_t at = 0; at + window <= end; at += window) {
+            const auto part = std::span(tokens).subspan(at, window);
+            const Status read = read_window(hub, worker, part, options, residuals);
+            if (!read.ok()) return fail(read.error().message);
+        }
         print(one.arithmetic_name, one.kv_name, residuals);
     }
     return 0;
@@ -196,8 +205,6 @@ int main(int argc, char** argv) {
             options.text = value;
         else if (name == "--tokens")
             options.num_tokens = number;
-        else if (name == "--skip")
-            options.num_skipped = number;
         else if (name == "--first")
             options.first = static_cast<std::uint32_t>(number);
         else if (name == "--end")
