@@ -58,8 +58,9 @@ struct DecoderWeights {
 // package are used unchanged, with one exception: int8 codes, except the head's, are rounded again
 // if `hub_dtype` has fewer bits. An error names the tensor, the found shape or dtype and the
 // expected one.
-// `model`: the weights of the model whose draft head `package` is, which give it embeddings and LM
-// head and must outlive the result; null: `package` is a model.
+// `model`: for a package that is a draft head, the weights of its model. The head uses the
+// embeddings and the LM head of the model, which must outlive the result. Null: `package` is a
+// model.
 Result<DecoderWeights> load_decoder_weights(const ModelPackage& package, Arithmetic arithmetic,
                                             std::optional<PackedDtype> hub_dtype,
                                             ThreadPool& threads,

@@ -49,8 +49,8 @@ struct ExpertNames {
 
 struct Family {
     std::string_view type, class_name;
-    // The names of the model that also reads pictures, whose text part this family is. Checkpoints
-    // of the text part alone may keep them.
+    // If this family is the text part of a model that also reads pictures: the names of that model.
+    // Checkpoints of the text part alone may keep them.
     std::string_view wrapper_type = {}, wrapper_class = {};
     bool has_experts = false;
     bool is_first = false;  // of the families of the first packages, see config_json.h

@@ -28,7 +28,7 @@ class Server {
     // Returns a link that opens the admin page once, and is valid until the hub ends. The previous
     // link is no longer valid.
     std::string make_admin_url() const;
-    // What runs now. Any thread may call it.
+    // The number of requests and of workers that this server has now. Any thread may call load().
     struct Load {
         std::uint32_t requests = 0, active_workers = 0;
     };

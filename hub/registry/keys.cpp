@@ -354,7 +354,8 @@ void RegistryState::look_at_store() {
     {
         const std::lock_guard watching(watcher_mutex);
         if (watcher) watcher();
-        // The watcher has ended what revoked keys had begun, so other processes may be told now.
+        // Confirm the keys to other processes only after the watcher has ended the streams of
+        // revoked keys.
         if (lock) lock->confirm_keys(keys_digest());
     }
     renew_membership(true);

@@ -35,11 +35,11 @@ class Membership {
     // Enters a new incarnation of member.hub_id for `life`, in place of the one before. Returns its
     // fence number.
     virtual Result<std::int64_t> enter(const Member& member, Duration life) = 0;
-    // Prolongs the lease of incarnation member.fence to `life` from now, and replaces what is told
-    // of the hub; a life of zero ends the lease. Errors: not_found: the store has no row of this
+    // Extends the lease of incarnation member.fence to `life` from now, and replaces the hub's row
+    // by `member`; a life of zero ends the lease. Errors: not_found: the store has no row of this
     // hub; cancelled: a later incarnation has entered.
     virtual Status renew(const Member& member, Duration life) = 0;
-    // Returns all hubs of the last day, by their ids; those whose lease ended have left_ms <= 0.
+    // Returns all hubs of the last day, by their ids; left_ms <= 0 marks an ended lease.
     virtual Result<std::vector<Member>> watch() = 0;
     // Returns true if `fence` is the present incarnation of the hub, whether or not its lease
     // lives: what an earlier incarnation still sends is refused.

@@ -200,7 +200,7 @@ Result<PostgresDatabase::Answer> PostgresDatabase::wait_for_answer() {
         if (unsent == 0 && !PQisBusy(connection_)) {
             Answer next(PQgetResult(connection_), PQclear);
             if (!next) break;
-            // Of several statements, the first error counts.
+            // Keep the first error if several statements were sent.
             const bool failed = last && PQresultStatus(last.get()) == PGRES_FATAL_ERROR;
             if (!failed) last = std::move(next);
             continue;

@@ -87,7 +87,7 @@ Store::Looked PostgresStore::look() {
         const bool was_away = is_away_;
         const auto found = hear();
         if (found.ok()) {
-            // One connection was lost, and the store answers: the idle ones are not trusted either.
+            // A connection was lost, and the store answers. The idle connections may be lost, too.
             if (was_away) {
                 const std::lock_guard lock(mutex_);
                 idle_.clear();

@@ -99,7 +99,7 @@ Status RegistryState::write_batch() {
     return transaction.commit();
 }
 
-// Writes all counts that wait. A batch whose fate is unknown goes first.
+// Writes all pending counts. A batch whose commit was not answered is written first.
 void RegistryState::commit_pending() {
     const std::lock_guard committing(commit_mutex);
     for (;;) {

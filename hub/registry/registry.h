@@ -132,9 +132,9 @@ class Registry {
 
     // The hubs that share this store; null: the store has one hub.
     Membership* membership();
-    // Enters this process as a hub and keeps its lease until the registry is destroyed. `describe`
-    // returns all that the hub tells of itself, and is called on the registry's thread. A later
-    // incarnation of the hub ends that; the process goes on to serve.
+    // Enters this process as a hub and renews its lease until the registry is destroyed. `describe`
+    // returns the hub's row for the table of hubs, and is called on the registry's thread. If a
+    // later incarnation of the hub enters, renewing ends, and the process continues to serve.
     Status join_fleet(std::function<Member()> describe);
     void leave_fleet();  // ends the lease; `describe` is not called after this
     bool is_shared() const;

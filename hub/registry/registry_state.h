@@ -91,7 +91,8 @@ struct RegistryState {
     std::string join_token;        // empty: the token was not read from its file yet
     std::optional<KeyHash> claim;  // hash of the one-time link's token, until the link is used
 
-    // Of a shared store: what was read from it is in use until this time; set when it answers.
+    // Keys that were read from a shared store are good until this time, which each answer of the
+    // store sets anew.
     Duration keys_good_for{};
     std::atomic<TimePoint> keys_good_until{TimePoint::max()};
     std::atomic<bool> is_away{false};

@@ -71,7 +71,7 @@ Status SharedBans::read(Database& database) {
     std::map<std::string, Ban, std::less<>> fresh;
     for (Ban& ban : stored) fresh.emplace(ban.worker_key, std::move(ban));
     const std::lock_guard lock(mutex_);
-    // What is not written yet holds here all the same.
+    // Bans that wait for the store are not among the stored ones; this hub applies them already.
     for (const BanOrder& order : waiting_)
         if (const auto known = bans_.find(order.worker_key); known != bans_.end())
             fresh[order.worker_key] = known->second;

@@ -47,7 +47,7 @@ class Store {
     // Lends a connection. Error unavailable, at once: the store does not answer now.
     virtual Result<Session> session() = 0;
 
-    // What look() found since its last call.
+    // Changes since the last call of look().
     struct Looked {
         bool changed = false;  // another process changed keys, bans, the join token or the hubs
         bool answers = true;   // false: the store is away

@@ -36,8 +36,8 @@ Result<TokenReservation> reserve_tokens(Database& database, std::string_view key
     const std::uint64_t wanted = std::min(tokens_max, per_minute);
     const auto limit = static_cast<std::int64_t>(per_minute),
                asked = static_cast<std::int64_t>(wanted);
-    // One statement, so that two hubs never take the same tokens. `excluded.level` is the level of
-    // a full bucket after this reservation.
+    // A single statement reads and takes the tokens, so that no two hubs take the same ones.
+    // `excluded.level` is the level of a full bucket after this reservation.
     const std::string level = level_now("excluded.per_minute");
     Statement take(
         database,

@@ -12,7 +12,7 @@ const version = found.filter((name) => Number(name) >= 15).sort().at(-1);
 const programs = join(versions, version ?? 'none', 'bin');
 export const postgresIsInstalled = () => existsSync(join(programs, 'initdb'));
 
-// The server refuses root: root runs it as `nobody`.
+// PostgreSQL does not run as root, so root starts it as `nobody`.
 const nobody = 65534;
 const asUser = process.getuid() === 0 ? [`--reuid=${nobody}`, `--regid=${nobody}`, '--clear-groups'] : [];
 const unprivileged = (folder, program, args) => spawn(

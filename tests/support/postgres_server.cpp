@@ -24,7 +24,7 @@ fs::path programs() {
     return fs::exists(folder / "15") ? folder / "15/bin" : folder / "16/bin";
 }
 
-// The server refuses root: root runs it as `nobody`.
+// PostgreSQL does not run as root, so root starts it as `nobody`.
 const passwd* unprivileged_user() { return geteuid() == 0 ? getpwnam("nobody") : nullptr; }
 
 // Starts a program in a process group of its own, with its messages in `messages` (a descriptor).

@@ -75,7 +75,7 @@ export class ThisDevice {
     this.remember();
   }
 
-  // Tells the worker whether it keeps pages of conversations. Call it when that changes.
+  // Sends the user's choice about keeping pages of conversations to the worker. Call it when the choice changes.
   remember() {
     this.pages = null;
     const knows_model = ["fetching", "warming", "ready"].includes(this.state.phase);
