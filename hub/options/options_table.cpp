@@ -37,7 +37,7 @@ const Setting address_settings[] = {
      "allow an address beyond loopback without TLS\n"
      "tabs then need a proxy that speaks TLS, because WebGPU works on secure pages only"},
     {"require-key", flag, serve, short_help, "", "off", "require an API key on loopback too"},
-    {"api-key-file", word, serve, short_help, "FILE", "",
+    {"api-key-file", word, serve, all_help, "FILE", "",
      "the first line is a further API key; or MOEX_API_KEY holds it"},
     {"admin-key-file", word, serve, all_help, "FILE", "",
      "the first line is a further admin key; or MOEX_ADMIN_KEY holds it"},
@@ -60,7 +60,8 @@ const Setting address_settings[] = {
     {"state", word, uses_state, short_help, "DIR", "",
      "keys, counters, certificate (0700); default: $XDG_STATE_HOME/moex"},
     {"store", word, uses_store, short_help, "URL", "",
-     "PostgreSQL that hubs share, postgresql://HOST/DB: keys, bans, counts, join token\n"
+     "PostgreSQL that hubs share: postgresql://HOST/DB\n"
+     "it holds keys, bans, counts and the join token; "
      "the password comes from PGPASSFILE or PGPASSWORD; beyond this machine TLS verifies the host",
      0, 0, "", check_store},
     {"static", word, serve, all_help, "DIR", "",

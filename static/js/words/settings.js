@@ -22,8 +22,9 @@ const translations = {
       + "API-Schlüssel werden dann auch auf dieser Maschine verlangt",
     user: "als root gestartet: der Benutzer, zu dem der Hub wird, sobald der Port gebunden ist",
     state: "Schlüssel, Zähler, Zertifikat (0700); sonst $XDG_STATE_HOME/moex",
-    store: "PostgreSQL, das mehrere Hubs teilen, postgresql://HOST/DB: Schlüssel, Sperren, Zähler, Join-Token\n"
-      + "das Passwort kommt aus PGPASSFILE oder PGPASSWORD; außerhalb dieses Rechners prüft TLS den Host",
+    store: "PostgreSQL, das mehrere Hubs teilen: postgresql://HOST/DB\n"
+      + "dort stehen Schlüssel, Sperren, Zähler und das Join-Token; das Passwort kommt aus PGPASSFILE "
+      + "oder PGPASSWORD; außerhalb dieses Rechners prüft TLS den Host",
     static: "Seiten aus einem Ordner statt der eingebauten (für die Arbeit an den Seiten)",
     "connections-max": "offene Verbindungen",
     "connections-per-address": "offene Verbindungen von einer IPv4-Adresse oder einem IPv6-/64",
