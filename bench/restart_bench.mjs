@@ -1,6 +1,8 @@
 // Measures what pages on disk save and cost: the first token of a long text after kill -9, and the tokens of one user
 // while texts that were evicted from memory return.
-//   node bench/restart_bench.mjs [--tokens N] [--rounds R] [--seconds S] [--threads T] [--header]
+//   node bench/restart_bench.mjs [--tokens N] [--rounds R] [--seconds S] [--threads T] [--hub-args ARGS]
+//     [--header]
+// --hub-args: further arguments of every hub, separated by spaces; with --gpu the experts are on the hub's GPU.
 // MOEX_HUB: the program [build/moex-hub]. MOEX_MODEL: the package that the hub computes itself [the demo]; a package
 // without a tokenizer is asked with token ids, and its prompt has all but 100 of the N tokens.
 // restart: in each round a hub reads a prompt, and is killed while it writes the answer, when the text has N [900]
@@ -20,16 +22,17 @@ import { setTimeout as sleep } from 'node:timers/promises';
 
 import { readFlags } from './flags.mjs';
 
-const options = { tokens: '900', rounds: '5', seconds: '12', threads: '1' };
+const options = { tokens: '900', rounds: '5', seconds: '12', threads: '1', 'hub-args': '' };
 const withHeader = readFlags('restart_bench', options);
 process.env.MOEX_HUB ??= 'build/moex-hub';
 const { modelFolder, startHub, temporaryFolder } = await import('../tests/api/hub_process.mjs');
 
 const folder = temporaryFolder();
+const hubArgs = options['hub-args'].split(' ').filter(Boolean);
 const start = async (state, ...args) => {
   const hub = await startHub(['--backend', 'local', '--threads', options.threads, '--state', join(folder.path, state),
-    ...args]);
-  await hub.logged('experts packed');
+    ...hubArgs, ...args]);
+  if (!hubArgs.includes('--gpu')) await hub.logged('experts packed');
   await ask(hub, textOf(40, 999), 8);   // the first step of a process is slower
   return hub;
 };

@@ -1,6 +1,6 @@
 #include "web-worker/decoder/bench_models.h"
 
-#include <algorithm>
+#include <optional>
 
 #include "protocol/text.h"
 
@@ -42,6 +42,57 @@ DecoderModel model_of(const BenchShape& shape) {
     return model;
 }
 
+// Shapes of other families, with the fields of hub/model/layer_plan.h that they set.
+constexpr std::string_view gpt_oss = "gpt-oss-20b", glm_air = "glm-4.5-air";
+
+DecoderModel gpt_oss_model() {
+    DecoderModel model = model_of(
+        {"", 2880, 24, 64, 8, 64, 201088, 2880, 32, 4, false, true, false});
+    for (std::uint32_t layer = 0; layer < model.num_layers; ++layer)
+        model.layer_window.push_back(layer % 2 == 0 ? 128 : 0);
+    model.sinks = model.o_bias = model.router_bias = model.expert_bias = true;
+    model.expert_limit = 7;
+    model.rope_theta = 150000;
+    model.rope_scaling = {.factor = 32,
+                          .original_context_tokens = 4096,
+                          .kind = RopeScalingKind::yarn,
+                          .attention_factor = 1.3465735902799727,
+                          .truncate = false};
+    return model;
+}
+
+DecoderModel glm_air_model() {
+    DecoderModel model = model_of(
+        {"", 4096, 46, 96, 8, 128, 151552, 1408, 128, 8, false, true, false});
+    model.layer_is_moe.front() = 0;
+    model.intermediate_size = 10944;
+    model.shared_size = 1408;
+    model.sigmoid_router = model.correction_bias = true;
+    model.rotary_size = 64;
+    model.rope_theta = 1e6;
+    return model;
+}
+
+// Returns a model without a context and formats of weights.
+std::optional<DecoderModel> shape_named(std::string_view name) {
+    if (name == gpt_oss) return gpt_oss_model();
+    if (name == glm_air) return glm_air_model();
+    for (const BenchShape& shape : shapes)
+        if (shape.name == name) return model_of(shape);
+    return std::nullopt;
+}
+
+// Returns the largest size of an INT4 group that divides every row of an expert.
+std::uint32_t largest_group(const DecoderModel& model) {
+    for (const std::uint32_t size : {128u, 64u})
+        if (model.hidden_size % size == 0 && model.moe_intermediate_size % size == 0) return size;
+    return 32;
+}
+
+std::uint64_t blob_bytes(const ExpertShape& shape, WeightKind kind) {
+    return expert_blob_layout(shape, expert_dtype_of(kind)).size_bytes;
+}
+
 template <class Value>
 void give(const std::vector<Value>& from, std::uint64_t size_bytes,
           const WeightSource::Append& append) {
@@ -55,21 +106,20 @@ void give(const std::vector<Value>& from, std::uint64_t size_bytes,
 std::vector<std::string> bench_shapes() {
     std::vector<std::string> names;
     for (const BenchShape& shape : shapes) names.emplace_back(shape.name);
+    names.emplace_back(gpt_oss);
+    names.emplace_back(glm_air);
     return names;
 }
 
 Result<DecoderModel> bench_model(std::string_view shape, std::string_view weights,
                                  std::uint32_t context_tokens) {
-    const auto* const found = std::find_if(
-        std::begin(shapes), std::end(shapes),
-        [&](const BenchShape& one) { return one.name == shape; });
-    if (found == std::end(shapes))
-        return Error{ErrorCode::unsupported, text("no shape is called ", shape)};
+    std::optional<DecoderModel> found = shape_named(shape);
+    if (!found) return Error{ErrorCode::unsupported, text("no shape is called ", shape)};
     if (weights != "int4" && weights != "bf16" && weights != "f32" && weights != "mixed")
         return Error{ErrorCode::unsupported,
                      text("weights are int4, bf16, f32 or mixed, not ", weights)};
 
-    DecoderModel model = model_of(*found);
+    DecoderModel& model = *found;
     model.context_tokens = context_tokens;
     const WeightKind kind = weights == "int4"  ? WeightKind::int4
                             : weights == "f32" ? WeightKind::f32
@@ -81,9 +131,10 @@ Result<DecoderModel> bench_model(std::string_view shape, std::string_view weight
     model.group_size = 32;
     if (weights == "mixed") {
         model.expert_kind = WeightKind::int4;
-        model.group_size = 128;
+        model.group_size = largest_group(model);
     }
-    return model;
+    model.shared_kind = kind;
+    return std::move(*found);
 }
 
 std::uint64_t weight_bytes_of_a_token(const DecoderModel& model) {
@@ -94,13 +145,14 @@ std::uint64_t weight_bytes_of_a_token(const DecoderModel& model) {
     for (std::uint32_t layer = 0; layer < model.num_layers; ++layer) {
         bytes += matrix(model.attention_kind, model.qkv_size(), model.hidden_size) +
                  matrix(model.attention_kind, model.hidden_size, model.q_size());
-        const std::uint64_t blob = expert_blob_layout(model.ffn_shape(layer),
-                                                      expert_dtype_of(model.ffn_kind(layer)))
-                                       .size_bytes;
-        bytes += model.is_moe(layer)
-                     ? model.top_k * blob +
-                           matrix(model.router_kind, model.num_experts, model.hidden_size)
-                     : blob;
+        const std::uint64_t blob = blob_bytes(model.ffn_shape(layer), model.ffn_kind(layer));
+        if (!model.is_moe(layer)) {
+            bytes += blob;
+            continue;
+        }
+        bytes += model.top_k * blob +
+                 matrix(model.router_kind, model.router_rows(), model.hidden_size);
+        if (model.shared_size > 0) bytes += blob_bytes(model.shared_shape(), model.shared_kind);
     }
     return bytes;
 }
@@ -136,11 +188,17 @@ Status PatternWeights::read(const WeightPart& part, const Append& append) {
         case Name::head_rows: matrix(model_.table_kind, part.num_rows, hidden, append); break;
         case Name::qkv: matrix(model_.attention_kind, model_.qkv_size(), hidden, append); break;
         case Name::o: matrix(model_.attention_kind, hidden, model_.q_size(), append); break;
-        case Name::router: matrix(model_.router_kind, model_.num_experts, hidden, append); break;
-        case Name::ffn: ffn(part.layer, append); break;
+        case Name::router: matrix(model_.router_kind, model_.router_rows(), hidden, append); break;
+        case Name::ffn:
+            ffn(model_.ffn_shape(part.layer), model_.ffn_kind(part.layer), append);
+            break;
+        case Name::shared: ffn(model_.shared_shape(), model_.shared_kind, append); break;
         case Name::q_norm:
         case Name::k_norm: ones(model_.head_dim); break;
         case Name::qkv_bias: ones(model_.qkv_size()); break;
+        case Name::sinks: ones(model_.num_heads); break;
+        case Name::router_bias: ones(model_.router_rows()); break;
+        case Name::correction_bias: ones(model_.num_experts); break;
         default: ones(hidden);
     }
     return {};
@@ -160,14 +218,15 @@ void PatternWeights::matrix(WeightKind kind, std::uint32_t num_out, std::uint32_
     give(scales_, layout.size_bytes - layout.scale_zero_bytes_at, append);
 }
 
-// Appends codes, scales and zeros of gate and up, then of down; only int4 has scales and zeros.
-void PatternWeights::ffn(std::uint32_t layer, const Append& append) const {
-    const WeightKind kind = model_.ffn_kind(layer);
-    const ExpertBlobLayout blob = expert_blob_layout(model_.ffn_shape(layer),
-                                                     expert_dtype_of(kind));
+// Appends codes, scales and zeros of gate and up, then of down, then biases; only int4 has scales
+// and zeros.
+void PatternWeights::ffn(const ExpertShape& shape, WeightKind kind, const Append& append) const {
+    const ExpertBlobLayout blob = expert_blob_layout(shape, expert_dtype_of(kind));
+    const std::uint64_t biases_at = shape.has_bias ? blob.gate_up_bias.offset_bytes
+                                                   : blob.size_bytes;
     const std::uint64_t ends[] = {blob.gate_up_scale_zero.offset_bytes,
                                   blob.down_codes.offset_bytes, blob.down_scale_zero.offset_bytes,
-                                  blob.size_bytes};
+                                  biases_at};
     std::uint64_t at = 0;
     for (std::size_t i = 0; i < 4; at = ends[i++]) {
         if (ends[i] == at) continue;
@@ -176,6 +235,7 @@ void PatternWeights::ffn(std::uint32_t layer, const Append& append) const {
         else
             give(scales_, ends[i] - at, append);
     }
+    give(floats_, blob.size_bytes - biases_at, append);
 }
 
 }  // namespace moex

@@ -13,11 +13,11 @@
 namespace moex {
 
 // Returns the names of the shapes: demo, smollm-135m, qwen2-0.5b, tinyllama-1.1b, qwen2-1.5b,
-// llama3-8b, qwen3-30b-a3b.
+// llama3-8b, qwen3-30b-a3b, gpt-oss-20b, glm-4.5-air.
 std::vector<std::string> bench_shapes();
 
 // `weights`: int4 means all weights in groups of 32; bf16 and f32 mean all weights in that type;
-// mixed is the form of a package: bf16, and for experts INT4 in groups of 128. The error
+// mixed is the form of a package: bf16, and for experts INT4 in the largest groups. The error
 // `unsupported` names an unknown shape or form.
 Result<DecoderModel> bench_model(std::string_view shape, std::string_view weights,
                                  std::uint32_t context_tokens);
@@ -39,7 +39,7 @@ class PatternWeights : public WeightSource {
     void codes(WeightKind kind, std::uint64_t size_bytes, const Append& append) const;
     void matrix(WeightKind kind, std::uint32_t num_out, std::uint32_t num_in,
                 const Append& append) const;
-    void ffn(std::uint32_t layer, const Append& append) const;
+    void ffn(const ExpertShape& shape, WeightKind kind, const Append& append) const;
 
     const DecoderModel& model_;
     std::vector<float> floats_, ones_;

@@ -23,6 +23,8 @@ struct HttpClient::Connection {
     const std::atomic<bool>* stopping = nullptr;
 
     void open(const HubAddress& hub) {
+        // Beast reads as many bytes as the buffer has room for; a new one has room for 512.
+        buffer.reserve(piece_bytes);
         tcp::resolver resolver(io);
         const auto found = resolver.resolve(hub.url.host, hub.url.port);
         if (!hub.url.tls) {
