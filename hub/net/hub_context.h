@@ -3,12 +3,14 @@
 // connections.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <shared_mutex>
+#include <thread>
 #include <unordered_map>
 #include <vector>
 
@@ -193,6 +195,9 @@ struct HubContext {
     // Runs answers that wait for the disk. The thread ends before the members above, which it uses,
     // are destroyed.
     asio::thread_pool disk_thread{1};
+    // Compute the SHA-256 of blobs before they are served for the first time. The threads end as
+    // early as the disk thread does.
+    asio::thread_pool hash_threads{std::clamp(std::thread::hardware_concurrency() / 4, 1u, 8u)};
     WholeLayers layers;  // set before run()
 };
 

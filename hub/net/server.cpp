@@ -263,6 +263,7 @@ Server::~Server() {
     State& state = *state_;
     state.hub.registry.watch_keys(nullptr);
     state.hub.disk_thread.join();
+    state.hub.hash_threads.join();
     state.hub.swarm = nullptr;
 
     state.work.reset();

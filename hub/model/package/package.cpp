@@ -388,6 +388,12 @@ bool ModelPackage::has_blob(const Sha256& hash) const {
     return found != state_->blob_indices.end() && state_->blob_stamps[found->second];
 }
 
+bool ModelPackage::is_blob_checked(const Sha256& hash) const {
+    const auto found = state_->blob_indices.find(hash);
+    return found != state_->blob_indices.end() &&
+           state_->blob_data[found->second].load(std::memory_order_acquire) != nullptr;
+}
+
 Status ModelPackage::require_all_blobs() const {
     if (holds_all_blobs()) return {};
     const auto first = std::find_if(

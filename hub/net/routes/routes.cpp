@@ -8,6 +8,7 @@
 #include "hub/net/routes/blobs.h"
 #include "hub/net/routes/route.h"
 #include "hub/net/routes/status.h"
+#include "protocol/thread_name.h"
 
 namespace moex::net {
 
@@ -362,8 +363,13 @@ void Routes::serve_blob(HttpRequest request, Responder responder) const {
     const std::string& name = request.rest;
     const Result<Sha256> hash = parse_sha256(name);
     const bool is_hash = hash && to_hex(*hash) == name;
-    if (is_hash && hub_.package->has_blob(*hash))
-        return answer_range(request, hub_.package->blob(*hash), Keeps::anybody, *responder);
+    if (is_hash && hub_.package->has_blob(*hash)) {
+        auto answer = [this, hash = *hash, request = std::move(request),
+                       responder = std::move(responder)] {
+            answer_range(request, hub_.package->blob(hash), Keeps::anybody, *responder);
+        };
+        return answer_checked(*hash, std::move(answer));
+    }
 
     const auto layer = is_hash && hub_.layers.find ? hub_.layers.find(*hash) : nullptr;
     if (!layer) return responder->refuse({404, "no such blob", "not_found", ""});
@@ -372,6 +378,15 @@ void Routes::serve_blob(HttpRequest request, Responder responder) const {
         return responder->respond(std::move(answer.head));
     responder->respond_bytes(std::move(answer.head),
                              ByteView(*layer).subspan(answer.offset, answer.size), layer);
+}
+
+// Calls `answer` on a thread that may compute the blob's SHA-256: this one has other connections.
+void Routes::answer_checked(const Sha256& hash, std::function<void()> answer) const {
+    if (!hub_.package->has_blob(hash) || hub_.package->is_blob_checked(hash)) return answer();
+    asio::post(hub_.hash_threads, [answer = std::move(answer)] {
+        name_thread("hash");
+        answer();
+    });
 }
 
 // Sends the manifest, without which the hub's signature says little. The weights may be served by
@@ -463,10 +478,13 @@ void Routes::serve_package_file(HttpRequest request, Responder responder) const 
     const Result<Sha256> hash = parse_sha256(name);
     if (!hash || to_hex(*hash) != name)
         return responder->refuse({404, "no such file", "not_found", ""});
-    const Result<ByteView> bytes = hub_.package->file(*hash);
-    if (!bytes && bytes.error().code == ErrorCode::not_found)
-        return responder->refuse({404, "no such file", "not_found", ""});
-    answer_range(request, bytes, Keeps::reader, *responder);
+    answer_checked(*hash, [this, hash = *hash, request = std::move(request),
+                           responder = std::move(responder)] {
+        const Result<ByteView> bytes = hub_.package->file(hash);
+        if (!bytes && bytes.error().code == ErrorCode::not_found)
+            return responder->refuse({404, "no such file", "not_found", ""});
+        answer_range(request, bytes, Keeps::reader, *responder);
+    });
 }
 
 void Routes::serve_health(HttpRequest, Responder responder) const {

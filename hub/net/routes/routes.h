@@ -3,6 +3,7 @@
 // the table nor an embedded page gets 404.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <shared_mutex>
@@ -118,6 +119,7 @@ class Routes {
     enum class Keeps { anybody, reader };
     void answer_range(const HttpRequest& request, const Result<ByteView>& bytes, Keeps keeps,
                       WireResponder& responder) const;
+    void answer_checked(const Sha256& hash, std::function<void()> answer) const;
     bool may_see_join_link(const HttpRequest& request) const;
     template <class Answer>
     void answer_from_disk(Responder responder, Answer answer) const;
