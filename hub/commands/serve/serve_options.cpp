@@ -112,6 +112,7 @@ SwarmOptions swarm_options_of(const ServeSettings& settings,
     // its answers the hub checks.
     std::random_device random;
     options.checks.seed = std::uint64_t{random()} << 32 | random();
+    options.spans.seed = std::uint64_t{random()} << 32 | random();
     options.workers_per_address_max = contributors.workers_per_address_max;
     options.lz4 = contributors.wire.lz4;
     // Allow one round in flight for each micro-batch.

@@ -212,6 +212,12 @@ void SwarmChecks::on_wrong_answer(EventContext& context, Worker& worker, Attempt
     if (Round* open = in_flight_.find_round(round_id)) swarm_.rounds.dispatch(context, *open);
 }
 
+void SwarmChecks::on_lying_span(EventContext& context, Worker& worker, const std::string& why) {
+    ++counts_.lies;
+    if (options_.checks.on) trust_.ban(worker.trust_key, context.now);
+    on_wrong_rows(context, worker.id, why, options_.checks.on);
+}
+
 std::string SwarmChecks::wrong_rows(const CheckPlan& plan) {
     return text(plan.rows.size(), " rows of an answer differ from the rows computed again");
 }

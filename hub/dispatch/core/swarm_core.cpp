@@ -166,6 +166,7 @@ void SwarmCore::on_span_lie(TimePoint now, std::uint32_t span, const std::string
                             std::vector<SwarmAction>& actions) {
     EventContext context{*state_, now, actions};
     state_->spans.on_lie(context, span, why);
+    state_->end_event(context);
 }
 
 std::shared_ptr<SpanBoard> SwarmCore::span_board() const { return state_->spans.board(); }

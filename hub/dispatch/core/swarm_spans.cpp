@@ -159,14 +159,13 @@ void SwarmSpans::on_lie(EventContext& context, std::uint32_t span, const std::st
     const auto held = held_.find(span);
     if (held == held_.end()) return;
     Worker* const worker = pool_.find(held->second.worker);
-    if (worker != nullptr) {
-        ++counts_.lies;
-        if (!worker->worker_key.empty()) liars_.insert(worker->worker_key);
-        rooms_.erase(worker->id);
-        context.send(*worker, encode_span_release(span));
-        context.event(*worker, WorkerEvent::Kind::lied, why);
-    }
+    if (worker != nullptr && !worker->worker_key.empty()) liars_.insert(worker->worker_key);
+    const WorkerId liar = held->second.worker;
     drop(span);
+    if (worker == nullptr) return;
+    rooms_.erase(liar);
+    context.send(*worker, encode_span_release(span));
+    swarm_.checks.on_lying_span(context, *worker, why);
 }
 
 Status SwarmSpans::on_ready(EventContext& context, Worker& worker, ByteView frame) {
@@ -191,6 +190,7 @@ Status SwarmSpans::on_ready(EventContext& context, Worker& worker, ByteView fram
     held.ready = true;
     board_->add({.id = ready.span,
                  .worker = worker.id,
+                 .worker_key = worker.worker_key,
                  .first_layer = held.first_layer,
                  .end_layer = held.end_layer,
                  .num_pages = ready.num_pages,
@@ -219,7 +219,7 @@ Status SwarmSpans::on_answer(EventContext& context, Worker& worker, ByteView fra
         return Error{ErrorCode::bad_field, text("SPAN_ANSWER: step ", header.sequence_id,
                                                 " belongs to span ", held->first)};
     held->second.steps.erase(header.sequence_id);
-    board_->answer(header.sequence_id, context.now, std::move(answer));
+    board_->answer(header.sequence_id, context.now, std::move(answer), frame.size());
     return {};
 }
 

@@ -15,17 +15,19 @@ void SpanBoard::remove(std::uint32_t span) {
         std::erase_if(ready_, [&](const ReadySpan& one) { return one.id == span; });
         for (auto& [id, step] : steps_)
             if (step.span == span && !step.answer)
-                step.answer = Answer{{}, Error{ErrorCode::unavailable, "the span's worker left"}};
+                step.answer = Answer{
+                    {}, Error{ErrorCode::unavailable, "the span's worker left"}, 0};
     }
     changed_.notify_all();
 }
 
-void SpanBoard::answer(std::uint32_t step, TimePoint now, Result<SpanAnswer> answer) {
+void SpanBoard::answer(std::uint32_t step, TimePoint now, Result<SpanAnswer> answer,
+                       std::uint64_t bytes) {
     {
         const std::lock_guard lock(mutex_);
         const auto found = steps_.find(step);
         if (found == steps_.end() || found->second.answer) return;
-        found->second.answer = Answer{now, std::move(answer)};
+        found->second.answer = Answer{now, std::move(answer), bytes};
     }
     changed_.notify_all();
 }

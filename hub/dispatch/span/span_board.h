@@ -8,6 +8,7 @@
 #include <mutex>
 #include <optional>
 #include <stop_token>
+#include <string>
 #include <vector>
 
 #include "hub/base/clock.h"
@@ -20,6 +21,7 @@ namespace moex {
 struct ReadySpan {
     std::uint32_t id = 0;  // unique in this hub
     WorkerId worker = 0;
+    std::string worker_key;  // its record of right answers; may be empty
     std::uint32_t first_layer = 0, end_layer = 0;
     std::uint32_t num_pages = 0, page_tokens = 0, rows_max = 0;
     std::uint32_t num_layers() const { return end_layer - first_layer; }
@@ -32,7 +34,9 @@ class SpanBoard {
     // Removes a span. Its steps in flight fail.
     void remove(std::uint32_t span);
     // Ends a step. An unknown step has no effect: the engine does not wait for it any more.
-    void answer(std::uint32_t step, TimePoint now, Result<SpanAnswer> answer);
+    // `bytes`: the size of the answer's frame.
+    void answer(std::uint32_t step, TimePoint now, Result<SpanAnswer> answer,
+                std::uint64_t bytes = 0);
 
     // ---- called on the engine's thread
     std::vector<ReadySpan> ready() const;
@@ -41,6 +45,7 @@ class SpanBoard {
     struct Answer {
         TimePoint at{};
         Result<SpanAnswer> answer;
+        std::uint64_t bytes = 0;  // of its frame
     };
     // Waits for the answer of a step. Returns nullopt at the deadline, or when `stop` is requested.
     std::optional<Answer> wait(std::uint32_t step, TimePoint deadline, const std::stop_token& stop);

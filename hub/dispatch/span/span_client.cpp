@@ -12,27 +12,26 @@ namespace {
 constexpr std::uint64_t kv_frame_bytes = 1u << 20;
 // A check without an answer is dropped after this time.
 constexpr Duration check_within = 30s;
-// This number of wrong checks in a row counts as a lie.
-constexpr std::uint32_t wrong_max = 2;
+// Records of workers that hold no span are forgotten beyond this number.
+constexpr std::size_t records_max = 10'000;
 constexpr Duration suspended_min = 1s, suspended_max = 60s;
 
 }  // namespace
 
 // A ready span with what the engine's thread knows about it.
 struct SpanClient::Span {
-    explicit Span(const ReadySpan& ready)
+    Span(const ReadySpan& ready, SpanTrust& record)
         : span(ready),
+          trust(record),
           sequences(ready.num_pages, ready.page_tokens) {}
 
     ReadySpan span;
+    SpanTrust& trust;
     SpanSequences sequences;
     SpanTimes away;
-    std::uint32_t right = 0;  // right checks since the last failure
-    std::uint32_t wrong = 0;  // wrong checks since the last right one
-    std::uint64_t steps = 0;  // steps since the last check
-    bool checking = false;    // a check is in flight
-    bool used = false;        // the newest step used this span
-    bool lied = false;
+    bool checking = false;  // a check is in flight
+    bool used = false;      // the newest step used this span
+    bool standby = false;
     TimePoint suspended_until{}, probe_at{};
     Duration suspended_for = suspended_min, probe_every{};
 };
@@ -58,28 +57,28 @@ struct SpanClient::Check {
 
 class SpanClient::Round : public SpanRound {
   public:
-    Round(SpanClient& client, Sent sent) : client_(client), sent_(std::move(sent)) {}
+    // `sent` has the rounds of standbys behind the first, which are checks.
+    Round(SpanClient& client, std::vector<Sent> sent) : client_(client), sent_(std::move(sent)) {}
     ~Round() override {
-        if (!is_over_) client_.forget(sent_);
+        for (const Sent& one : sent_) client_.forget(one);
     }
     Result<SpanResult> wait(std::stop_token stop) override {
-        is_over_ = true;
-        return client_.wait(sent_, stop);
+        const std::vector<Sent> sent = std::exchange(sent_, {});
+        return client_.wait(sent.front(), stop);
     }
     void compare(std::span<const float> x_before, std::span<const float> x, Bytes kv) override {
-        is_over_ = true;
-        client_.checks_.push_back({std::move(sent_),
-                                   {x_before.begin(), x_before.end()},
-                                   {x.begin(), x.end()},
-                                   std::move(kv),
-                                   {},
-                                   {}});
+        for (Sent& one : std::exchange(sent_, {}))
+            client_.checks_.push_back({std::move(one),
+                                       {x_before.begin(), x_before.end()},
+                                       {x.begin(), x.end()},
+                                       kv,
+                                       {},
+                                       {}});
     }
 
   private:
     SpanClient& client_;
-    Sent sent_;
-    bool is_over_ = false;
+    std::vector<Sent> sent_;
 };
 
 SpanClient::SpanClient(const SpanOptions& options, std::uint32_t hidden_size,
@@ -87,7 +86,8 @@ SpanClient::SpanClient(const SpanOptions& options, std::uint32_t hidden_size,
     : options_(options),
       hidden_size_(hidden_size),
       board_(std::move(board)),
-      link_(std::move(link)) {}
+      link_(std::move(link)),
+      random_(options.seed) {}
 SpanClient::~SpanClient() = default;
 
 SpanClient::Span* SpanClient::find(std::uint32_t id) {
@@ -102,12 +102,26 @@ void SpanClient::refresh() {
         return std::none_of(ready.begin(), ready.end(),
                             [&](const ReadySpan& span) { return span.id == one.first; });
     });
-    for (const ReadySpan& span : ready) spans_.try_emplace(span.id, span);
+    for (const ReadySpan& span : ready)
+        if (!spans_.contains(span.id)) spans_.try_emplace(span.id, span, record_of(span));
 }
 
-// Sends keys and values that the worker lacks, up to a limit. Returns true if it lacks none.
-bool SpanClient::bring(Span& span, const SpanBatch& batch) {
-    std::uint64_t bytes_left = options_.kv_bytes_at_once;
+// Returns the record of the worker that holds a span. It outlives the span, so that a worker that
+// returns with its key keeps it.
+SpanTrust& SpanClient::record_of(const ReadySpan& span) {
+    if (records_.size() >= records_max)
+        std::erase_if(records_, [&](const auto& record) {
+            return std::none_of(spans_.begin(), spans_.end(), [&](const auto& one) {
+                return &one.second.trust == &record.second;
+            });
+        });
+    const std::string key = span.worker_key.empty() ? text('#', span.worker) : span.worker_key;
+    return records_.try_emplace(key, options_.check).first->second;
+}
+
+// Sends keys and values that the worker lacks, at most `bytes_left` bytes. Returns true if it lacks
+// none.
+bool SpanClient::bring(Span& span, const SpanBatch& batch, std::uint64_t bytes_left) {
     const std::uint64_t row_bytes = span_kv_bytes(span.span.num_layers(), 1, options_.kv_size);
     const std::uint32_t frame_rows = span_kv_rows_max(kv_frame_bytes, span.span.num_layers(),
                                                       options_.kv_size);
@@ -126,12 +140,15 @@ bool SpanClient::bring(Span& span, const SpanBatch& batch) {
                       .kv_size = options_.kv_size,
                       .rows = Bytes(count * row_bytes)};
             batch.read_kv(i, span.span.first_layer, span.span.end_layer, known, count, kv.rows);
-            link_.send(span.span.id, 0, encode_span_kv(kv));
+            Bytes frame = encode_span_kv(kv);
+            const std::uint64_t frame_bytes = frame.size();
+            link_.send(span.span.id, 0, std::move(frame));
             bytes_left -= count * row_bytes;
             known += count;
             span.sequences.set(one.id, known);
             const std::lock_guard lock(shown_mutex_);
             counters_.kv_rows += count;
+            counters_.kv_bytes += frame_bytes;
         }
     }
     return true;
@@ -140,21 +157,21 @@ bool SpanClient::bring(Span& span, const SpanBatch& batch) {
 // Decides where a step computes the layers of a span.
 SpanUse SpanClient::use_of(Span& span, const SpanBatch& batch) {
     const TimePoint now = now_steady();
-    if (!batch.may_leave || span.lied || now < span.suspended_until ||
+    if (!batch.may_leave || span.trust.has_lied() || now < span.suspended_until ||
         !span.sequences.has_room(batch.sequences))
         return SpanUse::here;
 
     const auto here = here_[{span.span.first_layer, span.span.end_layer}].expected(batch.num_rows),
                away = span.away.expected(batch.num_rows);
-    const bool is_proven = span.right >= options_.checks_min, is_measured = here && away,
+    const bool is_measured = here && away,
                is_worth = is_measured && to_ms(*away) <= options_.worth * to_ms(*here);
     if (is_worth) span.probe_every = {};
-    if (is_proven && is_worth && ++span.steps % options_.check_period != 0)
-        return bring(span, batch) ? SpanUse::away : SpanUse::here;
+    if (is_worth && !span.trust.wants_check(std::uniform_real_distribution<>()(random_)))
+        return bring(span, batch, options_.kv_bytes_at_once) ? SpanUse::away : SpanUse::here;
 
     // Check the worker, or measure it again.
     if (span.checking || (is_measured && !is_worth && now < span.probe_at)) return SpanUse::here;
-    if (!bring(span, batch)) return SpanUse::here;
+    if (!bring(span, batch, options_.kv_bytes_at_once)) return SpanUse::here;
     span.checking = true;
     if (is_measured && !is_worth) {
         span.probe_every = std::clamp(2 * span.probe_every, options_.probe_min, options_.probe_max);
@@ -163,9 +180,29 @@ SpanUse SpanClient::use_of(Span& span, const SpanBatch& batch) {
     return SpanUse::check;
 }
 
+// Prepares a standby of the span `first`: brings keys and values beside the step, and lets it
+// compute the step too where the step is a check.
+void SpanClient::stand_by(Span& span, const SpanBatch& batch, const PlannedSpan& first) {
+    span.standby = true;
+    if (!batch.may_leave || span.trust.has_lied() || now_steady() < span.suspended_until ||
+        !span.sequences.has_room(batch.sequences))
+        return;
+    const bool checks = first.use == SpanUse::check && !span.checking;
+    const bool lacks = std::any_of(
+        batch.sequences.begin(), batch.sequences.end(), [&](const SpanSequence& one) {
+            return one.num_before >= span.sequences.known(one.id) + options_.standby_rows;
+        });
+    if (!checks && !lacks) return;
+    const bool knows_all = bring(span, batch, options_.standby_bytes_at_once);
+    if (!checks || !knows_all) return;
+    span.checking = true;
+    checked_beside_[first.id].push_back(span.span.id);
+}
+
 std::vector<PlannedSpan> SpanClient::plan(const SpanBatch& batch) {
     settle_checks();
     refresh();
+    checked_beside_.clear();
     // Choose a span for each range of layers, wide ranges first: of the spans with the same layers,
     // the one that is used at present, then the one with the better record.
     std::vector<Span*> order;
@@ -173,7 +210,7 @@ std::vector<PlannedSpan> SpanClient::plan(const SpanBatch& batch) {
     std::stable_sort(order.begin(), order.end(), [](const Span* a, const Span* b) {
         const auto rank = [](const Span* one) {
             return std::tuple(one->span.num_layers(), now_steady() >= one->suspended_until,
-                              one->used, one->right);
+                              one->trust.is_proven(), !one->standby);
         };
         return rank(a) > rank(b);
     });
@@ -184,13 +221,18 @@ std::vector<PlannedSpan> SpanClient::plan(const SpanBatch& batch) {
             return one.end_layer <= span->span.first_layer ||
                    one.first_layer >= span->span.end_layer;
         });
-        const SpanUse use = is_apart ? use_of(*span, batch) : SpanUse::here;
-        span->used = use == SpanUse::away;
-        if (is_apart)
-            plan.push_back({span->span.id, span->span.first_layer, span->span.end_layer, use});
-        if (use != SpanUse::here) continue;
+        // Rows that this worker knew from here on are computed again.
         for (const SpanSequence& one : batch.sequences)
             span->sequences.at_most(one.id, one.num_before);
+        const SpanUse use = is_apart ? use_of(*span, batch) : SpanUse::here;
+        span->used = use == SpanUse::away;
+        span->standby = false;
+        if (is_apart)
+            plan.push_back({span->span.id, span->span.first_layer, span->span.end_layer, use});
+        for (const PlannedSpan& first : plan)
+            if (!is_apart && first.first_layer == span->span.first_layer &&
+                first.end_layer == span->span.end_layer)
+                stand_by(*span, batch, first);
     }
     std::sort(plan.begin(), plan.end(), [](const PlannedSpan& a, const PlannedSpan& b) {
         return a.first_layer < b.first_layer;
@@ -202,21 +244,35 @@ std::vector<PlannedSpan> SpanClient::plan(const SpanBatch& batch) {
 std::unique_ptr<SpanRound> SpanClient::submit(const PlannedSpan& planned,
                                               std::span<const SpanSequence> sequences,
                                               std::span<const float> x) {
-    Sent sent{.span = planned.id,
-              .num_layers = planned.end_layer - planned.first_layer,
+    std::vector<Sent> sent;
+    const auto send_to = [&](std::uint32_t id) {
+        Span* const span = find(id);
+        MOEX_CHECK(span != nullptr, "a span of this step is known until the next step");
+        sent.push_back(send(*span, sequences, x));
+    };
+    send_to(planned.id);
+    const auto beside = checked_beside_.find(planned.id);
+    if (planned.use == SpanUse::check && beside != checked_beside_.end())
+        for (const std::uint32_t id : beside->second) send_to(id);
+    return std::make_unique<Round>(*this, std::move(sent));
+}
+
+// Sends rows to the holder of a span.
+SpanClient::Sent SpanClient::send(Span& span, std::span<const SpanSequence> sequences,
+                                  std::span<const float> x) {
+    Sent sent{.span = span.span.id,
+              .num_layers = span.span.num_layers(),
               .sequences = {sequences.begin(), sequences.end()},
               .at = now_steady()};
-    Span* const span = find(planned.id);
-    MOEX_CHECK(span != nullptr, "a span of this step is known until the next step");
-
+    std::uint64_t step_bytes = 0;
     // Cut the rows into frames.
     std::vector<SpanSequence> left(sequences.begin(), sequences.end());
     std::size_t at = 0;
     for (auto next = left.begin(); next != left.end();) {
-        SpanStep step{.step = ++last_step_ == 0 ? ++last_step_ : last_step_, .span = planned.id};
+        SpanStep step{.step = ++last_step_ == 0 ? ++last_step_ : last_step_, .span = span.span.id};
         std::uint32_t rows = 0;
-        while (next != left.end() && rows < span->span.rows_max) {
-            const std::uint32_t count = std::min(next->num_rows, span->span.rows_max - rows);
+        while (next != left.end() && rows < span.span.rows_max) {
+            const std::uint32_t count = std::min(next->num_rows, span.span.rows_max - rows);
             step.sequences.push_back({next->id, next->num_before, count});
             rows += count;
             next->num_before += count;
@@ -226,16 +282,20 @@ std::unique_ptr<SpanRound> SpanClient::submit(const PlannedSpan& planned,
         step.x.assign(x.begin() + static_cast<std::ptrdiff_t>(at),
                       x.begin() + static_cast<std::ptrdiff_t>(at + rows * hidden_size_));
         at += std::size_t{rows} * hidden_size_;
-        board_->expect(step.step, planned.id);
-        link_.send(planned.id, step.step, encode_span_step(step, hidden_size_));
+        board_->expect(step.step, span.span.id);
+        Bytes frame = encode_span_step(step, hidden_size_);
+        step_bytes += frame.size();
+        link_.send(span.span.id, step.step, std::move(frame));
         sent.steps.push_back(step.step);
         sent.rows_of_step.push_back(rows);
         sent.num_rows += rows;
     }
     for (const SpanSequence& one : sequences)
-        span->sequences.set(one.id, one.num_before + one.num_rows);
-    sent.expected = span->away.expected(sent.num_rows).value_or(options_.late_max);
-    return std::make_unique<Round>(*this, std::move(sent));
+        span.sequences.set(one.id, one.num_before + one.num_rows);
+    sent.expected = span.away.expected(sent.num_rows).value_or(options_.late_max);
+    const std::lock_guard lock(shown_mutex_);
+    counters_.step_bytes += step_bytes;
+    return sent;
 }
 
 void SpanClient::forget(const Sent& sent) {
@@ -249,19 +309,29 @@ void SpanClient::suspend(std::uint32_t id) {
     if (span == nullptr) return;
     span->suspended_until = now_steady() + span->suspended_for;
     span->suspended_for = std::min(2 * span->suspended_for, suspended_max);
-    span->right = std::min(span->right, options_.checks_min - 1);
+    span->trust.on_failure();
 }
 
-void SpanClient::lie(std::uint32_t id, std::string why) {
+// Records the verdict of a check in the record of the worker.
+void SpanClient::judge(std::uint32_t id, bool is_right, std::string_view why) {
+    Span* const span = find(id);
+    if (span == nullptr) return;
+    if (!is_right) {
+        const std::lock_guard lock(shown_mutex_);
+        ++counters_.wrong;
+    }
+    if (span->trust.on_check(is_right)) lie(*span, why);
+}
+
+void SpanClient::lie(Span& span, std::string_view why) {
     {
         const std::lock_guard lock(shown_mutex_);
         ++counters_.lies;
     }
-    if (Span* const span = find(id)) span->lied = true;
-    link_.lied(id, std::move(why));
+    link_.lied(span.span.id, std::string(why));
 }
 
-// Joins the answers of a round's frames. An answer of another shape counts as a lie.
+// Joins the answers of a round's frames. An answer of another shape counts as a wrong check.
 Result<SpanResult> SpanClient::joined(const Sent& sent, std::vector<SpanAnswer> answers) {
     for (std::size_t i = 0; i < answers.size(); ++i) {
         const SpanAnswer& one = answers[i];
@@ -276,7 +346,7 @@ Result<SpanResult> SpanClient::joined(const Sent& sent, std::vector<SpanAnswer> 
         }
         if (one.num_rows != sent.rows_of_step[i] || one.num_layers != sent.num_layers ||
             one.kv_size != options_.kv_size) {
-            lie(sent.span, "an answer has another shape than the step");
+            judge(sent.span, false, "an answer has another shape than the step");
             return Error{ErrorCode::bad_field, "an answer has another shape than the step"};
         }
     }
@@ -293,7 +363,7 @@ Result<SpanResult> SpanClient::joined(const Sent& sent, std::vector<SpanAnswer> 
         }
     if (const Span* const span = find(sent.span)) {
         result.worker = span->span.worker;
-        result.proven = span->right >= options_.checks_min;
+        result.proven = span->trust.is_proven();
     }
     return result;
 }
@@ -303,6 +373,7 @@ Result<SpanResult> SpanClient::wait(const Sent& sent, const std::stop_token& sto
     const TimePoint deadline = sent.at + late;
     std::vector<SpanAnswer> answers;
     TimePoint last{};
+    std::uint64_t answer_bytes = 0;
     Error failure{ErrorCode::timeout, text("no answer of a span within ", to_ms(late), " ms")};
     for (const std::uint32_t step : sent.steps) {
         auto answer = board_->wait(step, deadline, stop);
@@ -311,11 +382,13 @@ Result<SpanResult> SpanClient::wait(const Sent& sent, const std::stop_token& sto
         if (answer && !answer->answer.ok()) failure = answer->answer.error();
         if (!answer || !answer->answer.ok()) break;
         last = std::max(last, answer->at);
+        answer_bytes += answer->bytes;
         answers.push_back(std::move(*answer->answer));
     }
     forget(sent);
     if (answers.size() < sent.steps.size()) {
         if (failure.code == ErrorCode::cancelled) return failure;
+        if (failure.code == ErrorCode::non_finite) judge(sent.span, false, failure.message);
         suspend(sent.span);
         const std::lock_guard lock(shown_mutex_);
         ++(failure.code == ErrorCode::timeout ? counters_.late : counters_.failed);
@@ -330,11 +403,12 @@ Result<SpanResult> SpanClient::wait(const Sent& sent, const std::stop_token& sto
     }
     const std::lock_guard lock(shown_mutex_);
     ++(result.ok() ? counters_.trips : counters_.failed);
+    counters_.answer_bytes += answer_bytes;
     return result;
 }
 
-// Returns how an answer differs from what the hub computed; empty if it is right.
-std::string SpanClient::difference_of(const Check& check, const SpanResult& answer) {
+// Returns how far an answer differs from what the hub computed (span_residual.h).
+double SpanClient::difference_of(const Check& check, const SpanResult& answer) {
     const double most = span_residual({.hidden_size = hidden_size_,
                                        .kv_size = options_.kv_size,
                                        .num_layers = check.sent.num_layers,
@@ -346,9 +420,13 @@ std::string SpanClient::difference_of(const Check& check, const SpanResult& answ
         ++counters_.checks;
         counters_.difference_max = std::max(counters_.difference_max, most);
     }
-    if (most <= options_.tolerance) return {};
-    return text("an answer of a span differs by ", most, " of its size, at most ",
-                options_.tolerance, " is right");
+    return most;
+}
+
+// A check whose answer was lost, refused or is no number.
+void SpanClient::settle_failed(Check& check, const Error& failure) {
+    if (failure.code == ErrorCode::non_finite) judge(check.sent.span, false, failure.message);
+    suspend(check.sent.span);
 }
 
 // Returns true if the check is over.
@@ -360,7 +438,14 @@ bool SpanClient::settle(Check& check) {
             if (is_late) suspend(check.sent.span);
             return is_late || find(check.sent.span) == nullptr;
         }
-        if (!answer->answer.ok()) return true;
+        if (!answer->answer.ok()) {
+            settle_failed(check, answer->answer.error());
+            return true;
+        }
+        {
+            const std::lock_guard lock(shown_mutex_);
+            counters_.answer_bytes += answer->bytes;
+        }
         check.answered_at = std::max(check.answered_at, answer->at);
         check.answers.push_back(std::move(*answer->answer));
     }
@@ -368,15 +453,10 @@ bool SpanClient::settle(Check& check) {
     Span* const span = find(check.sent.span);
     if (!answer.ok() || span == nullptr) return true;
     span->away.record(check.sent.num_rows, check.answered_at - check.sent.at);
-    std::string why = difference_of(check, *answer);
-    if (why.empty()) {
-        ++span->right;
-        span->wrong = 0;
-        return true;
-    }
-    // One row may differ far where a router is near a tie. Two checks in a row do not.
-    span->right = 0;
-    if (++span->wrong >= wrong_max) lie(check.sent.span, std::move(why));
+    const double difference = difference_of(check, *answer);
+    judge(check.sent.span, difference <= options_.tolerance,
+          text("an answer of a span differs by ", difference, " of its size, at most ",
+               options_.tolerance, " is right"));
     return true;
 }
 
@@ -404,8 +484,9 @@ void SpanClient::show() {
         SpanView view{.worker = span.span.worker,
                       .first_layer = span.span.first_layer,
                       .end_layer = span.span.end_layer,
-                      .proven = span.right >= options_.checks_min,
-                      .used = span.used};
+                      .proven = span.trust.is_proven(),
+                      .used = span.used,
+                      .standby = span.standby};
         const auto here = here_[{view.first_layer, view.end_layer}].expected(1),
                    away = span.away.expected(1);
         if (here) view.here_ms = to_ms(*here);

@@ -1,38 +1,45 @@
 // The engine's side of spans: decides for each step which spans workers compute, sends rows and
 // missing keys and values, waits for answers, and compares those of checks with the hub's own.
 //
-// A new holder is checked first: it computes copies of steps that the hub computes anyway, and its
-// answers are used after `checks_min` right ones. Later one step in `check_period` is checked. The
-// measured times of both sides decide: a span is used where it is predicted to be faster than the
-// hub's own way, which may be its own layers or rounds of experts. A span that is not used is
-// measured again at growing intervals.
+// A new holder is checked first: it computes copies of steps that the hub computes anyway. Later a
+// share of the steps is checked (span_trust.h). The measured times of both sides decide: a span is
+// used where it is predicted to be faster than the hub's own way, which may be its own layers or
+// rounds of experts. A span that is not used is measured again at growing intervals.
+//
+// Where two workers hold the same layers, one of them is used. The other one is a standby: it gets
+// keys and values beside, and its answers are checked in the same steps.
 //
 // Limits: a check compares rows with a tolerance that covers the arithmetic of the hub, so a lie
-// within that tolerance is not found. Where two workers hold the same layers, one of them is used;
-// the other one gets keys and values when it takes over.
+// within that tolerance is not found.
 // Owner: the engine's thread. counters() and views() may be called on any thread.
 #pragma once
 
 #include <functional>
 #include <map>
 #include <mutex>
+#include <random>
 #include <string>
+#include <string_view>
 
 #include "hub/dispatch/span/span_board.h"
 #include "hub/dispatch/span/span_options.h"
 #include "hub/dispatch/span/span_sequences.h"
 #include "hub/dispatch/span/span_times.h"
+#include "hub/dispatch/span/span_trust.h"
 #include "hub/engine/span_backend.h"
 
 namespace moex {
 
 struct SpanCounters {
     std::uint64_t trips = 0;   // rounds that were answered by a worker and used
-    std::uint64_t checks = 0;  // rounds that were compared with the hub's own
+    std::uint64_t checks = 0;  // answers that were compared with the hub's own
+    std::uint64_t wrong = 0;   // those among them that differed too much
     // rounds that the hub computed after all, because the answer was late, or was refused or lost
     std::uint64_t late = 0, failed = 0;
-    std::uint64_t lies = 0;     // answers that differed too much
+    std::uint64_t lies = 0;     // workers that were found to lie
     std::uint64_t kv_rows = 0;  // rows of keys and values that were sent to workers
+    // bytes of frames: steps and keys and values to workers, answers of steps from workers
+    std::uint64_t step_bytes = 0, kv_bytes = 0, answer_bytes = 0;
     double difference_max = 0;  // largest difference of a check, as a share of the values
 };
 
@@ -40,7 +47,9 @@ struct SpanCounters {
 struct SpanView {
     WorkerId worker = 0;
     std::uint32_t first_layer = 0, end_layer = 0;
-    bool proven = false, used = false;
+    bool proven = false;
+    bool used = false;                // in the newest step
+    bool standby = false;             // another worker's span with the same layers comes first
     double here_ms = 0, away_ms = 0;  // expected times of a step with one row; 0: not measured
 };
 
@@ -78,14 +87,19 @@ class SpanClient : public SpanBackend {
     void refresh();
     void settle_checks();
     bool settle(Check& check);
+    SpanTrust& record_of(const ReadySpan& span);
     SpanUse use_of(Span& span, const SpanBatch& batch);
-    bool bring(Span& span, const SpanBatch& batch);
+    bool bring(Span& span, const SpanBatch& batch, std::uint64_t bytes_max);
+    void stand_by(Span& span, const SpanBatch& batch, const PlannedSpan& first);
+    Sent send(Span& span, std::span<const SpanSequence> sequences, std::span<const float> x);
     Span* find(std::uint32_t id);
     void suspend(std::uint32_t id);
-    void lie(std::uint32_t id, std::string why);
+    void judge(std::uint32_t id, bool is_right, std::string_view why);
+    void lie(Span& span, std::string_view why);
+    void settle_failed(Check& check, const Error& failure);
     Result<SpanResult> wait(const Sent& sent, const std::stop_token& stop);
     Result<SpanResult> joined(const Sent& sent, std::vector<SpanAnswer> answers);
-    std::string difference_of(const Check& check, const SpanResult& answer);
+    double difference_of(const Check& check, const SpanResult& answer);
     void forget(const Sent& sent);
     void show();
 
@@ -93,7 +107,11 @@ class SpanClient : public SpanBackend {
     const std::uint32_t hidden_size_;
     const std::shared_ptr<SpanBoard> board_;
     const Link link_;
+    std::mt19937_64 random_;
+    std::map<std::string, SpanTrust> records_;  // by worker key
     std::map<std::uint32_t, Span> spans_;
+    // of the newest plan: the standbys that compute the check of a span, too
+    std::map<std::uint32_t, std::vector<std::uint32_t>> checked_beside_;
     std::map<Range, SpanTimes> here_;  // times of the hub's own way
     std::vector<Check> checks_;
     std::uint32_t last_step_ = 0;

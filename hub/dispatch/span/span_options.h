@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "hub/base/clock.h"
+#include "hub/dispatch/span/span_trust.h"
 #include "protocol/span_messages.h"
 
 namespace moex {
@@ -23,17 +24,20 @@ struct SpanOptions {
     // How far an honest answer may differ from the hub's own (span_residual.h). Beside an int8 hub
     // the largest of 1,568 honest answers was 0.30 (bench/results/span_residuals.*).
     double tolerance = 0.5;
-    // Right checks of a worker before its answers are used. After that, one in `check_period` steps
-    // is checked.
-    std::uint32_t checks_min = 8, check_period = 64;
+    SpanCheckRule check;
+    // Seed of the draw that chooses which steps are checked. It must be secret in a hub that
+    // strangers can join.
+    std::uint64_t seed = 1;
     // A span is used if it is predicted to take at most this share of the hub's own time.
     double worth = 0.9;
     // How often a span that is not used is measured: at first, and at most.
     Duration probe_min = 500ms, probe_max = 30s;
     // Bounds on the wait for an answer; between them it is four times the expected time.
     Duration late_min = 250ms, late_max = 2s;
-    // The most bytes of keys and values that are sent before a step.
-    std::uint64_t kv_bytes_at_once = 8u << 20;
+    // The most bytes of keys and values that are sent to a worker before a step, and to a standby,
+    // which gets them once it lacks `standby_rows` rows of a sequence.
+    std::uint64_t kv_bytes_at_once = 8u << 20, standby_bytes_at_once = 1u << 20;
+    std::uint32_t standby_rows = 16;
 };
 
 }  // namespace moex

@@ -27,6 +27,8 @@ class SwarmChecks : public SwarmPart {
     // to reject it.
     void on_wrong_answer(EventContext& context, Worker& worker, Attempt& attempt,
                          const std::string& wrong);
+    // The worker was found to lie about the layers that it computes whole: its key is banned.
+    void on_lying_span(EventContext& context, Worker& worker, const std::string& why);
     // The round no longer needs this attempt, but its answer still waits for a verdict. The
     // worker's trust record is updated by that verdict all the same.
     void on_cancelled(const Attempt& attempt);

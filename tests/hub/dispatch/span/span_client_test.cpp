@@ -2,7 +2,9 @@
 #include "hub/dispatch/span/span_client.h"
 
 #include <atomic>
+#include <iostream>
 #include <map>
+#include <random>
 #include <thread>
 
 #include <gtest/gtest.h>
@@ -43,13 +45,17 @@ class SpanClientTest : public testing::Test {
     SpanClientTest() {
         options_.on = true;
         options_.kv_size = kv_size;
-        options_.checks_min = 2;
-        options_.check_period = 1000;
+        options_.check = {.to_prove = 2, .rate = 0, .doubted_checks = 4};
         options_.late_min = 20ms;
         options_.late_max = 50ms;
         options_.kv_bytes_at_once = 20 * span_kv_bytes(3, 1, kv_size);
+        add_holder();
+    }
+    void add_holder(const std::string& key = {}) {
+        board_->remove(1);
         board_->add({.id = 1,
                      .worker = 9,
+                     .worker_key = key,
                      .first_layer = first_layer,
                      .end_layer = end_layer,
                      .num_pages = 4,
@@ -61,28 +67,46 @@ class SpanClientTest : public testing::Test {
         return {options_,
                 hidden,
                 board_,
-                {.send = [this](std::uint32_t, std::uint32_t step,
-                                Bytes frame) { on_frame(step, frame); },
-                 .lied = [this](std::uint32_t, std::string why) { lied_ = std::move(why); }}};
+                {.send = [this](std::uint32_t span, std::uint32_t step,
+                                Bytes frame) { on_frame(span, step, frame); },
+                 .lied =
+                     [this](std::uint32_t span, std::string why) {
+                         lied_ = std::move(why);
+                         board_->remove(span);
+                     }}};
     }
-    void on_frame(std::uint32_t step, const Bytes& frame) {
+    // Adds a second worker that holds the same layers.
+    void add_standby() {
+        board_->add({.id = 2,
+                     .worker = 10,
+                     .first_layer = first_layer,
+                     .end_layer = end_layer,
+                     .num_pages = 4,
+                     .page_tokens = 128,
+                     .rows_max = 4});
+    }
+    void on_frame(std::uint32_t span, std::uint32_t step, const Bytes& frame) {
         const FrameType type = decode_frame_header(frame)->type;
         ++frames_[type];
-        if (type == FrameType::span_step) ++steps_sent_;
+        bytes_[type] += frame.size();
+        if (type == FrameType::span_step) ++steps_sent_, ++steps_of_[span];
         if (type == FrameType::span_kv) brought_ += decode_span_kv(frame, limits)->num_rows;
         if (type != FrameType::span_step || silent_) return;
         const SpanStep asked = *decode_span_step(frame, limits);
         SpanAnswer answer{.step = step,
-                          .span = 1,
+                          .span = span,
                           .verdict = verdict_,
                           .num_rows = asked.num_rows(),
                           .num_layers = end_layer - first_layer,
                           .kv_size = kv_size,
                           .x = computed(asked.x),
                           .kv = kv_of(asked.sequences)};
-        if (lie_in_x_) answer.x[3] += 100;
+        if (lies_next_) ++lies_told_;
+        if (lie_in_x_ || std::exchange(lies_next_, false)) answer.x[3] += 100;
         if (lie_in_kv_) answer.kv[1] = std::byte{0x50};
-        board_->answer(step, now_steady(), std::move(answer));
+        const bool is_done = verdict_ == SpanVerdict::done;
+        const std::uint64_t bytes = is_done ? encode_span_answer(answer, hidden).size() : 0;
+        board_->answer(step, now_steady(), std::move(answer), bytes);
     }
 
     // Runs a step over `rows`, and returns where its layers were computed.
@@ -105,10 +129,10 @@ class SpanClientTest : public testing::Test {
         if (span.use == SpanUse::away) {
             const auto answer = client.submit(span, rows, x)->wait({});
             answered_ = answer.ok();
-            if (answer.ok()) {
-                EXPECT_EQ(answer->x, computed(x));
+            if (answer.ok() && answer->x != computed(x)) ++wrong_used_;
+            if (answer.ok() && wrong_used_ == 0) {
                 EXPECT_EQ(answer->kv, kv_of(rows));
-                EXPECT_EQ(answer->worker, 9u);
+                EXPECT_EQ(answer->worker, worker_);
             }
         }
         client.record(span, num_rows, here);
@@ -118,6 +142,11 @@ class SpanClientTest : public testing::Test {
     SpanOptions options_;
     std::shared_ptr<SpanBoard> board_ = std::make_shared<SpanBoard>();
     std::map<FrameType, int> frames_;
+    std::map<FrameType, std::uint64_t> bytes_;
+    std::map<std::uint32_t, int> steps_of_;  // by span
+    std::uint64_t worker_ = 9;
+    int wrong_used_ = 0, lies_told_ = 0;
+    bool lies_next_ = false;
     std::atomic<int> steps_sent_ = 0;
     std::uint32_t brought_ = 0;
     std::string lied_;
@@ -158,14 +187,117 @@ TEST_F(SpanClientTest, LiesInRowsOrKeysEndTheSpan) {
         lied_.clear();
         lie_in_x_ = !in_kv;
         lie_in_kv_ = in_kv;
+        add_holder();
         SpanClient client = make();
         EXPECT_EQ(step(client, {{5, 0, 2}}), SpanUse::check);
         EXPECT_EQ(step(client, {{5, 2, 1}}), SpanUse::check);
         EXPECT_EQ(step(client, {{5, 3, 1}}), SpanUse::here);
         EXPECT_FALSE(lied_.empty()) << in_kv;
+        EXPECT_EQ(client.counters().wrong, 2u);
         EXPECT_EQ(client.counters().lies, 1u);
+        EXPECT_EQ(client.counters().trips, 0u);
         EXPECT_EQ(step(client, {{5, 4, 1}}), SpanUse::here);
     }
+}
+
+TEST_F(SpanClientTest, DoubtedHolderIsCheckedInEveryStep) {
+    SpanClient client = make();
+    step(client, {{5, 0, 1}});
+    lies_next_ = true;
+    EXPECT_EQ(step(client, {{5, 1, 1}}), SpanUse::check);
+    std::uint32_t at = 2;
+    for (; at < 6; ++at) EXPECT_EQ(step(client, {{5, at, 1}}), SpanUse::check) << at;
+    EXPECT_EQ(step(client, {{5, at++, 1}}), SpanUse::away);
+    EXPECT_TRUE(lied_.empty());
+    EXPECT_EQ(client.counters().wrong, 1u);
+}
+
+TEST_F(SpanClientTest, HolderThatReturnsKeepsItsRecord) {
+    board_->remove(1);
+    add_holder("key");
+    SpanClient client = make();
+    step(client, {{5, 0, 1}});
+    lies_next_ = true;
+    step(client, {{5, 1, 1}});
+    EXPECT_EQ(step(client, {{5, 2, 1}}), SpanUse::check);
+    board_->remove(1);
+    EXPECT_EQ(step(client, {{5, 3, 1}}), SpanUse::here);
+    add_holder("key");
+    lies_next_ = true;
+    EXPECT_EQ(step(client, {{5, 4, 1}}), SpanUse::check);
+    EXPECT_EQ(step(client, {{5, 5, 1}}), SpanUse::here);
+    EXPECT_FALSE(lied_.empty());
+}
+
+// A holder lies by chance, in rows, until it is found.
+TEST_F(SpanClientTest, LiarPlacesAsManyWrongAnswersAsExpected) {
+    options_.check = {.to_prove = 2, .rate = 1.0 / 16, .doubted_checks = 32};
+    std::mt19937 random(4);
+    for (const double lies : {1.0, 0.2, 0.05}) {
+        constexpr int liars = 200;
+        wrong_used_ = 0;
+        for (int liar = 0; liar < liars; ++liar) {
+            options_.seed = static_cast<std::uint64_t>(liar) + 1;
+            lied_.clear();
+            add_holder();
+            SpanClient client = make();
+            for (std::uint32_t at = 0; lied_.empty(); ++at) {
+                lies_next_ = std::bernoulli_distribution(lies)(random);
+                step(client, {{5, at % 400, 1}});
+                ASSERT_LT(at, 100'000u) << "the liar is never found";
+            }
+            board_->remove(1);
+        }
+        const double mean = static_cast<double>(wrong_used_) / liars,
+                     expected = expected_wrong_answers(options_.check, lies);
+        std::cout << "a share " << lies << " of lies: " << mean << " wrong answers were used, "
+                  << expected << " expected\n";
+        EXPECT_NEAR(mean, expected, 0.25 * expected) << lies;
+    }
+}
+
+TEST_F(SpanClientTest, StandbyIsCheckedBesideAndTakesOverAtOnce) {
+    add_standby();
+    SpanClient client = make();
+    step(client, {{5, 0, 40}});
+    step(client, {{5, 40, 1}});
+    EXPECT_EQ(step(client, {{5, 41, 1}}), SpanUse::away);
+    EXPECT_EQ(client.counters().checks, 4u);
+    EXPECT_EQ(brought_, 0u);
+    // The rows that the first worker computes reach the second one 16 at a time.
+    for (std::uint32_t at = 42; at < 75; ++at) step(client, {{5, at, 1}});
+    EXPECT_EQ(brought_, 32u);
+    const int steps = steps_of_[2];
+    board_->remove(1);
+    worker_ = 10;
+    EXPECT_EQ(step(client, {{5, 75, 1}}), SpanUse::away);
+    EXPECT_TRUE(answered_);
+    EXPECT_EQ(steps_of_[2], steps + 1);
+    EXPECT_EQ(brought_, 34u);
+}
+
+// SPAN_STEP has 4 bytes a value of the residual stream, SPAN_ANSWER too, and 2 bytes a value of the
+// keys and values of each layer.
+TEST_F(SpanClientTest, BytesOfATokenFollowTheFormula) {
+    SpanClient client = make();
+    step(client, {{5, 0, 1}});
+    step(client, {{5, 1, 1}});
+    step(client, {{5, 2, 1}});
+    const auto before = client.counters();
+    for (std::uint32_t at = 3; at < 13; ++at) EXPECT_EQ(step(client, {{5, at, 1}}), SpanUse::away);
+    const auto after = client.counters();
+    const std::uint64_t up = after.step_bytes - before.step_bytes,
+                        down = after.answer_bytes - before.answer_bytes;
+    EXPECT_EQ(down, 10 * span_answer_bytes(hidden, 1, end_layer - first_layer, kv_size));
+    EXPECT_EQ(after.step_bytes, bytes_[FrameType::span_step]);
+    EXPECT_GE(up, 10u * 4 * hidden);
+    EXPECT_LE(up, 10u * (4 * hidden + 64));
+    EXPECT_EQ(after.kv_bytes, 0u);
+    // A sequence that the hub computed: 30 rows of keys and values, in two steps.
+    step(client, {{6, 30, 1}});
+    step(client, {{6, 31, 1}});
+    EXPECT_EQ(client.counters().kv_bytes, bytes_[FrameType::span_kv]);
+    EXPECT_GE(bytes_[FrameType::span_kv], span_kv_bytes(end_layer - first_layer, 31, kv_size));
 }
 
 TEST_F(SpanClientTest, LateAnswerSuspendsTheSpan) {
