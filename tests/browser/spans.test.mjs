@@ -1,9 +1,10 @@
 // Stories of spans: native workers that compute several layers whole, on Vulkan (lavapipe without a GPU).
 import assert from "node:assert/strict";
+import { resolve } from "node:path";
 import { test } from "node:test";
 
 import { farAway } from "../../bench/far_away.mjs";
-import { Hub, NativeWorker, chat } from "./support/hub.mjs";
+import { Hub, NativeWorker, build, chat } from "./support/hub.mjs";
 
 const request = {
   model: "moex-demo", messages: [{ role: "user", content: "Tell me a story about a garden." }], temperature: 0,
@@ -21,8 +22,10 @@ async function farFrom(t, hub) {
   return { url: `http://127.0.0.1:${line.address().port}`, join: hub.join };
 }
 
+// A worker on a GPU, whose device is lost at SIGUSR2.
 async function start(t, hub, args = []) {
-  const worker = await NativeWorker.start(hub, args);
+  const worker = await NativeWorker.start(hub, args,
+    { LD_PRELOAD: resolve(build, "tests/support/lose_device.so") });
   t.after(() => {
     worker.child.kill("SIGCONT");
     return worker.stop("SIGKILL");
@@ -30,53 +33,90 @@ async function start(t, hub, args = []) {
   return worker;
 }
 
-// Asks until `count` trips more than now were used.
-async function untilUsed(hub, count) {
-  const { spans: { trips } } = await hub.status();
-  for (let now = trips; now < trips + count; now = (await hub.status()).spans.trips)
-    assert.equal((await chat(hub, { ...request, max_tokens: 12 })).error, null);
+// Resolves to the status once `predicate(status)` is true. Asks meanwhile: a hub that answers checks its spans.
+async function asked(hub, what, predicate) {
+  for (let tries = 0; tries < 200; ++tries) {
+    const status = await hub.status();
+    if (predicate(status)) return status;
+    assert.equal((await chat(hub, { ...request, max_tokens: 4 })).error, null);
+  }
+  throw new Error(`${what} did not happen: ${JSON.stringify((await hub.status()).spans)}`);
 }
 
-// Run by hand (MOEX_SPAN_STORY=1): its three workers need more than two busy cores give them.
-const by_hand = { skip: !process.env.MOEX_SPAN_STORY, timeout: 600_000 };
-test("a span is checked, then used; a killed and a stopped holder change no text", by_hand, async (t) => {
-  const hub = await Hub.start([...exact, "--local-fallback", "off", "--replicas", "3", "--spans", "auto"]);
+const isLate = ({ first_layer }) => first_layer > 2;
+const first = ({ spans }) => spans.held.filter((one) => !isLate(one));
+const second = ({ spans }) => spans.held.filter(isLate);
+const isUsed = ({ used }) => used;
+
+// Starts a swarm of four workers: `experts` holds experts only, `one` and `other` the same layers whole, `last` those
+// behind them. The hub computes no experts.
+async function swarm(t) {
+  const hub = await Hub.start([...exact, "--local-fallback", "off", "--replicas", "2", "--spans", "auto"]);
   t.after(() => hub.remove());
   const far = await farFrom(t, hub);
-  // The third worker holds experts only, so that the hub can go on without both others.
-  await start(t, far, ["--backend", "cpu", "--arithmetic", "exact"]);
-  const workers = [await start(t, far), await start(t, far)];
-  await hub.until(({ coverage }) => coverage.replicas_min >= 3, "the experts");
+  const workers = {};
+  const join = async (name, args) => { workers[name] = await start(t, far, ["--nickname", name, ...args]); };
+  await join("experts", ["--backend", "cpu", "--arithmetic", "exact"]);
+  await join("one", ["--budget-mb", "40"]);
+  const { spans } = await asked(hub, "a first span", (status) => first(status).length === 1);
+  const num_layers = spans.held[0].end_layer - 2;
+  assert.ok(num_layers > 0 && num_layers < 5, JSON.stringify(spans));
+  await join("last", ["--budget-mb", "40"]);
+  await asked(hub, "a second span", (status) => second(status).length === 1);
+  await join("other", ["--budget-mb", "48"]);
+  await asked(hub, "a second holder", (status) => first(status).length === 2);
+  return { hub, workers };
+}
 
+test("a holder that stops, breaks, leaves or is killed changes no text", { timeout: 300_000 }, async (t) => {
+  const { hub, workers } = await swarm(t);
   // An answer that may not leave the hub in a span.
+  const { spans: { trips } } = await hub.status();
   const here = await chat(hub, { ...request, moex: { spans: "off" } });
   assert.equal(here.error, null);
-  assert.equal((await hub.status()).spans.trips, 0);
+  assert.equal((await hub.status()).spans.trips, trips);
 
-  await untilUsed(hub, 1);
-  const { spans } = await hub.status();
-  assert.ok(spans.checks >= 8, JSON.stringify(spans));
+  const { spans } = await asked(hub, "a trip through both spans", (status) =>
+    first(status).some(isUsed) && second(status).some(isUsed));
   for (const { first_layer, end_layer } of spans.held)
     assert.ok(first_layer >= 2 && end_layer <= 7, "the hub computes the first two layers and the last one");
   assert.equal((await chat(hub, request)).text, here.text);
 
-  // Two holders, then one: the holder that is used is disturbed in the midst of an answer.
-  for (const signal of ["SIGKILL", "SIGSTOP"]) {
-    await untilUsed(hub, 1);
-    let disturbed = null;
+  // Asks, and disturbs the holder of some layers in the midst of the answer. Resolves to the disturbed worker.
+  const disturbed = async (what, layers, disturb) => {
+    await asked(hub, `a trip before "${what}"`, (status) => layers(status).some(isUsed));
+    const { spans: before } = await hub.status();
+    let worker = null, longest = 0, last = 0;
     const answer = await chat(hub, request, async (count) => {
-      if (count < 6 || disturbed) return;
+      if (worker) longest = Math.max(longest, performance.now() - last);
+      last = performance.now();
+      if (count < 6 || worker) return;
       const status = await hub.status();
-      const { worker } = status.spans.held.find(({ used }) => used) ?? status.spans.held[0];
-      // The workers joined in the order of their ids.
-      disturbed = workers[worker - 2];
-      disturbed.child.kill(signal);
+      const holder = layers(status).find(isUsed) ?? layers(status)[0];
+      worker = workers[status.workers.find(({ id }) => id === holder.worker).nickname];
+      disturb(worker);
+      last = performance.now();
     });
-    assert.ok(disturbed, signal);
-    assert.equal(answer.error, null, signal);
-    assert.equal(answer.text, here.text, signal);
-  }
-  assert.equal((await hub.status()).spans.lies, 0);
+    console.log(`${what}: longest pause ${(longest / 1000).toFixed(3)} s`);
+    assert.equal(answer.error, null, what);
+    assert.equal(answer.text, here.text, what);
+    const { spans: now } = await hub.status();
+    assert.equal(now.lies, 0, what);
+    console.log(`${what}: ${now.late - before.late} late steps, ${now.failed - before.failed} lost, `
+      + `${now.kv_rows - before.kv_rows} rows of keys and values sent`);
+    return worker;
+  };
+
+  const stopped = await disturbed("SIGSTOP", first, (worker) => worker.child.kill("SIGSTOP"));
+  stopped.child.kill("SIGCONT");
+  await asked(hub, "two holders", (status) => first(status).length === 2);
+  const broken = await disturbed("lost device", first, (worker) => worker.child.kill("SIGUSR2"));
+  assert.match(broken.child.printed, /device lost/);
+  await asked(hub, "the holder on its next device", (status) => first(status).length === 2);
+  const left = await disturbed("SIGTERM", second, (worker) => worker.child.kill("SIGTERM"));
+  assert.deepEqual(await left.child.ended, { code: 0, signal: null });
+  await disturbed("SIGKILL", first, (worker) => worker.child.kill("SIGKILL"));
+  await asked(hub, "a trip through the other holder", (status) => first(status).some(isUsed));
 });
 
 test("--deterministic has no spans and says so", { timeout: 300_000 }, async (t) => {

@@ -111,12 +111,13 @@ function onVulkan() {
 }
 
 export class NativeWorker {
-  static async start(hub, args = []) {
+  // `env`: further variables of the worker's environment.
+  static async start(hub, args = [], env = {}) {
     const worker = new NativeWorker();
     if (!args.includes("--backend")) args = [...args, ...await onVulkan()];
     const token = new URL(hub.join).hash.slice(1).split("token=")[1];
     const url = hub.url.replace("http", "ws");
-    worker.child = start(join(build, "moex-worker"), ["--hub", url, ...args], { MOEX_TOKEN: token });
+    worker.child = start(join(build, "moex-worker"), ["--hub", url, ...args], { MOEX_TOKEN: token, ...env });
     const serves = (text) => /serving units=(\d+) adapter="([^"]*)"/.exec(text);
     const [, units, adapter] = await waitForOutput(worker.child, "moex-worker", serves);
     worker.units = Number(units);
