@@ -9,6 +9,7 @@ import { drawLayer, heatWords, holderKind, tellsTiers, tierKind, tierSentence } 
 import { hostWords } from "./status/host.js";
 import { sayHistoryAnew, showHistory } from "./status/history.js";
 import { onDemandWords, tierWords } from "./status/on_demand.js";
+import { layersWords, spanWords } from "./status/spans.js";
 import { LastMinute, splitWords, stepWords } from "./status/split.js";
 import { read, write } from "./storage.js";
 import { say, table } from "./words/status.js";
@@ -81,10 +82,11 @@ function gpuOf(worker) {
 const word = (kind, name) => say(`${kind}_${name}`) ?? name;
 
 function expertsOf(worker) {
-  const held = `${worker.units_ready} / ${worker.units_assigned}`, tiers = tierWords(worker);
-  if (!tiers) return held;
+  const held = `${worker.units_ready} / ${worker.units_assigned}`;
+  const more = [tierWords(worker), layersWords(worker, shown?.spans)].filter(Boolean);
+  if (more.length === 0) return held;
   const cell = make("span", "", held);
-  cell.append(make("span", "tiers", tiers));
+  cell.append(...more.map((words) => make("span", "tiers", words)));
   return cell;
 }
 
@@ -304,7 +306,7 @@ function draw(status) {
   element("step-split").hidden = element("step-split").textContent === "";
   element("split").textContent = splitWords(status.calls.split);
   element("split").hidden = element("split").textContent === "";
-  element("on-demand").textContent = onDemandWords(status);
+  element("on-demand").textContent = [onDemandWords(status), spanWords(status)].filter(Boolean).join(" ");
   element("on-demand").hidden = element("on-demand").textContent === "";
   drawCharts();
   drawWorkers(status.workers);

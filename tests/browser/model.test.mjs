@@ -50,6 +50,15 @@ test("a given swarm has a row for each h, the same in every format", async () =>
   }
 });
 
+test("spans have a row each: four of them take seven trips instead of 48", async () => {
+  const spans = (await rowsOf("--rtt-ms", "20")).filter(({ table }) => table === "spans");
+  assert.deepEqual(spans.map(({ row }) => row),
+    ["1 span", "1 span", "2 spans", "2 spans", "4 spans", "4 spans", "8 spans", "8 spans"]);
+  const four = spans.filter(({ row }) => row === "4 spans");
+  assert.match(four[0].how, /7 round trips instead of 48/);
+  assert.ok(four[1].computed > 2, `${four[1].computed} times as fast`);
+});
+
 test("drafts have a row each: a long link gains all their tokens, and slow drafts lose", async () => {
   const drafts = async (...args) => (await rowsOf(...args)).filter(({ table }) => table === "drafts");
   assert.deepEqual(await drafts("--rtt-ms", "20"), []);

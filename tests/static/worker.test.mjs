@@ -6,6 +6,7 @@ import { csvOf, shareOfBound, us } from "../../static/js/bench/words.js";
 import { fine } from "../../static/js/format.js";
 import { roundWords } from "../../static/js/join/words.js";
 import { onDemandWords, tierWords } from "../../static/js/status/on_demand.js";
+import { layersWords, spanWords } from "../../static/js/status/spans.js";
 import { splitWords } from "../../static/js/status/split.js";
 import { KeepAlivePace, periods_us } from "../../web-worker/browser/keep_alive_pace.js";
 
@@ -80,6 +81,24 @@ test("TiersAndPrefetchedExpertsAreShown", () => {
     + "prefetched 90 of the loaded experts, 1.3 ms ahead; 3 were still in flight, 2 hints arrived too late, 1.2 MB "
     + "were prefetched in vain. Calls that waited for experts took 2.5 ms longer; 800 µs would be hidden with 4 groups "
     + "of contributors if all experts were predicted.");
+});
+
+test("LayersThatAreComputedWholeAreShown", () => {
+  const spans = { step_rows: 10, step_bytes: 15000, answer_rows: 10, answer_bytes: 30000, kv_bytes: 2e6, held: [
+    { worker: 2, first_layer: 2, end_layer: 5, used: true, standby: false },
+    { worker: 3, first_layer: 2, end_layer: 5, used: false, standby: true },
+    { worker: 4, first_layer: 5, end_layer: 6, used: true, standby: false }] };
+  const replicas = [[], ...Array(7).fill([1, 1])];
+  assert.equal(layersWords({ id: 2 }, spans), "computes layers 2 to 4 whole");
+  assert.equal(layersWords({ id: 3 }, spans), "computes layers 2 to 4 whole (standby)");
+  assert.equal(layersWords({ id: 4 }, spans), "computes layer 5 whole");
+  assert.equal(layersWords({ id: 5 }, spans), "");
+  assert.equal(layersWords({ id: 2 }, undefined), "");
+  assert.equal(spanWords({ spans, replicas }), "A token takes 5 round trips, since contributors compute some layers "
+    + "whole; with experts alone it would take 7. A row is sent to them with 1.5 kB and comes back with 3.0 kB; 2.0 MB "
+    + "of keys and values were sent in addition.");
+  assert.equal(spanWords({ spans: { ...spans, held: [] }, replicas }), "");
+  assert.equal(spanWords({ replicas }), "");
 });
 
 test("NothingIsShownWithoutExpertsOnDemand", () => {

@@ -77,6 +77,25 @@ void add_drafts(const ModelQuestion& question, std::vector<ModelRow>& rows) {
     }
 }
 
+// The speed where contributors compute layers whole. The hub keeps the first two layers and the
+// last one (hub/dispatch/span/span_options.h).
+void add_spans(const ModelQuestion& question, std::vector<ModelRow>& rows) {
+    constexpr double layers_here = 3;
+    if (question.shape.num_moe_layers <= layers_here) return;
+    const double plain_ms = pass_ms(question.shape, question.times, 1, 1, question.workers,
+                                    Stalls::workers);
+    for (const int spans : {1, 2, 4, 8}) {
+        if (spans > question.shape.num_moe_layers - layers_here) return;
+        const double ms = spans_ms(question.shape, question.times, 1, spans, layers_here,
+                                   question.workers);
+        const std::string row = text(spans, spans == 1 ? " span" : " spans");
+        rows.push_back({"spans", row, "ms", std::nullopt, ms,
+                        text("a token: ", spans + layers_here, " round trips instead of ",
+                             question.shape.num_moe_layers)});
+        rows.push_back({"spans", row, "x", std::nullopt, plain_ms / ms, "as fast as experts, h=1"});
+    }
+}
+
 std::string cell(double value) {
     char shown[32];
     const double size = std::abs(value);
@@ -144,6 +163,7 @@ std::vector<ModelRow> model_rows(const ModelQuestion& question) {
             rows.push_back({"eq. 13", h_of(copies), "rows/s", std::nullopt, 1e3 * chunk / prompt_ms,
                             text("a prompt in chunks of ", chunk, " rows; ", how)});
         }
+    add_spans(question, rows);
     if (acceptance > 0) add_drafts(question, rows);
     return rows;
 }

@@ -82,10 +82,16 @@ nlohmann::json HubProgram::spans_json() const {
     const SpanCounters counts = spans.counters();
     nlohmann::json out = {{"trips", counts.trips},
                           {"checks", counts.checks},
+                          {"wrong", counts.wrong},
                           {"late", counts.late},
                           {"failed", counts.failed},
                           {"lies", counts.lies},
                           {"kv_rows", counts.kv_rows},
+                          {"kv_bytes", counts.kv_bytes},
+                          {"step_rows", counts.step_rows},
+                          {"step_bytes", counts.step_bytes},
+                          {"answer_rows", counts.answer_rows},
+                          {"answer_bytes", counts.answer_bytes},
                           {"difference_max", counts.difference_max},
                           {"held", nlohmann::json::array()}};
     for (const SpanView& view : spans.views())
@@ -94,6 +100,7 @@ nlohmann::json HubProgram::spans_json() const {
                                {"end_layer", view.end_layer},
                                {"proven", view.proven},
                                {"used", view.used},
+                               {"standby", view.standby},
                                {"here_ms", view.here_ms},
                                {"away_ms", view.away_ms}});
     return out;

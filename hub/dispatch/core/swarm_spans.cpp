@@ -1,5 +1,6 @@
 // Spans on the dispatch strand: placement, frames and answers.
 #include <algorithm>
+#include <cmath>
 
 #include "hub/dispatch/core/swarm_state.h"
 
@@ -198,7 +199,11 @@ Status SwarmSpans::on_ready(EventContext& context, Worker& worker, ByteView fram
                  .rows_max = ready.rows_max});
     context.event(worker, WorkerEvent::Kind::ready,
                   text("computes layers ", held.first_layer, " to ", held.end_layer - 1,
-                       " whole, a layer in ", ready.layer_us[0], " us"));
+                       " whole, a layer in ", ready.layer_us[0],
+                       " us; if a hundredth of its answers were "
+                       "wrong, ",
+                       std::lround(expected_wrong_answers(options_.spans.check, 0.01)),
+                       " of them would be used before it is banned"));
     return {};
 }
 

@@ -295,6 +295,7 @@ SpanClient::Sent SpanClient::send(Span& span, std::span<const SpanSequence> sequ
     sent.expected = span.away.expected(sent.num_rows).value_or(options_.late_max);
     const std::lock_guard lock(shown_mutex_);
     counters_.step_bytes += step_bytes;
+    counters_.step_rows += sent.num_rows;
     return sent;
 }
 
@@ -404,6 +405,7 @@ Result<SpanResult> SpanClient::wait(const Sent& sent, const std::stop_token& sto
     const std::lock_guard lock(shown_mutex_);
     ++(result.ok() ? counters_.trips : counters_.failed);
     counters_.answer_bytes += answer_bytes;
+    if (result.ok()) counters_.answer_rows += sent.num_rows;
     return result;
 }
 
@@ -445,6 +447,7 @@ bool SpanClient::settle(Check& check) {
         {
             const std::lock_guard lock(shown_mutex_);
             counters_.answer_bytes += answer->bytes;
+            if (answer->answer.ok()) counters_.answer_rows += answer->answer->num_rows;
         }
         check.answered_at = std::max(check.answered_at, answer->at);
         check.answers.push_back(std::move(*answer->answer));

@@ -38,8 +38,10 @@ struct SpanCounters {
     std::uint64_t late = 0, failed = 0;
     std::uint64_t lies = 0;     // workers that were found to lie
     std::uint64_t kv_rows = 0;  // rows of keys and values that were sent to workers
-    // bytes of frames: steps and keys and values to workers, answers of steps from workers
+    // Bytes of frames: steps and keys and values to workers, answers of steps from workers; and the
+    // rows of the steps that were sent, and of the answers that arrived.
     std::uint64_t step_bytes = 0, kv_bytes = 0, answer_bytes = 0;
+    std::uint64_t step_rows = 0, answer_rows = 0;
     double difference_max = 0;  // largest difference of a check, as a share of the values
 };
 

@@ -50,6 +50,18 @@ double pass_ms(const RoundShape& shape, const LayerTimes& times, double rows, do
            (hub_ms + dispatch_ms(shape, times, rows, copies, workers, stalls));
 }
 
+double spans_ms(const RoundShape& shape, const LayerTimes& times, double rows, double spans,
+                double layers_here, double workers) {
+    const double here_ms = layers_here / shape.num_moe_layers *
+                           pass_ms(shape, times, rows, 1, workers, Stalls::workers);
+    const double layer_ms = times.hub_ms + times.expert_ms +
+                            (rows - 1) * (times.hub_row_ms + times.expert_row_ms);
+    const double bytes = 2 * rows * 4 * shape.hidden_size;
+    const double line_ms = times.mbit_s > 0 ? bytes * 8 / (1e3 * times.mbit_s) : 0;
+    return here_ms + (shape.num_moe_layers - layers_here) * layer_ms +
+           spans * (times.rtt_ms + times.readback_ms + line_ms);
+}
+
 double tokens_per_step(double acceptance, double drafts) {
     if (acceptance >= 1) return drafts + 1;
     return (1 - std::pow(acceptance, drafts + 1)) / (1 - acceptance);

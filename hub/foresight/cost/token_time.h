@@ -52,6 +52,13 @@ double dispatch_ms(const RoundShape& shape, const LayerTimes& times, double rows
 double pass_ms(const RoundShape& shape, const LayerTimes& times, double rows, double copies,
                double workers, Stalls stalls);
 
+// Returns the time of a pass of `rows` rows if `spans` contributors compute all layers whole except
+// `layers_here`, which have a round of experts each as in pass_ms() with one copy. A span takes one
+// trip, in which rows travel as f32, and the layers' own times. Keys and values that come back are
+// not counted.
+double spans_ms(const RoundShape& shape, const LayerTimes& times, double rows, double spans,
+                double layers_here, double workers);
+
 // Returns the mean number of tokens that a step yields with `drafts` drafted tokens, if each draft
 // is accepted with the same probability (0 to 1) and none counts behind the first one that is
 // rejected. Source: Leviathan et al., "Fast Inference from Transformers via Speculative Decoding",

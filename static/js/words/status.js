@@ -137,6 +137,13 @@ export const table = {
     bad: (n) => count(n, "bad answer"),
     again: (n) => `${whole.format(n)} rows recomputed`,
     lies: (n, banned) => `${count(n, "false answer")} found, ${whole.format(banned)} banned`,
+    computes_layers: (first, last) => (first === last ? `computes layer ${first} whole`
+      : `computes layers ${first} to ${last} whole`),
+    standby: "standby",
+    span_trips: (now, before) => `A token takes ${now} round trips, since contributors compute some layers whole; `
+      + `with experts alone it would take ${before}.`,
+    span_bytes: (up, down, kv) => `A row is sent to them with ${up} and comes back with ${down}; ${kv} of keys and `
+      + "values were sent in addition.",
     tiers_short: (slot, memory, store) => `${slot} on its GPU${memory ? `, ${memory} in memory` : ""}, `
       + `${store} on disk`,
     tiers: (slot, memory, store) => `Of the experts on demand, ${whole.format(slot)} were on contributors' GPUs when `
@@ -306,6 +313,13 @@ export const table = {
     bad: (n) => count(n, "schlechte Antwort", "schlechte Antworten"),
     again: (n) => `${count(n, "Zeile", "Zeilen")} nachgerechnet`,
     lies: (n, banned) => `${count(n, "Lüge", "Lügen")} bemerkt, ${whole.format(banned)} ausgeschlossen`,
+    computes_layers: (first, last) => (first === last ? `rechnet Schicht ${first} ganz`
+      : `rechnet die Schichten ${first} bis ${last} ganz`),
+    standby: "in Bereitschaft",
+    span_trips: (now, before) => `Ein Token braucht ${now} Wege hin und zurück, weil Helfer manche Schichten ganz `
+      + `rechnen; mit Experten allein wären es ${before}.`,
+    span_bytes: (up, down, kv) => `Eine Zeile geht mit ${up} zu ihnen und kommt mit ${down} zurück; dazu wurden ${kv} `
+      + "Schlüssel und Werte gesendet.",
     tiers_short: (slot, memory, store) => `${slot} auf der GPU${memory ? `, ${memory} im Speicher` : ""}, `
       + `${store} auf der Platte`,
     tiers: (slot, memory, store) => `Von den Experten auf Abruf lagen ${whole.format(slot)} auf den GPUs der Helfer, `

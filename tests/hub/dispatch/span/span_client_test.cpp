@@ -290,6 +290,8 @@ TEST_F(SpanClientTest, BytesOfATokenFollowTheFormula) {
                         down = after.answer_bytes - before.answer_bytes;
     EXPECT_EQ(down, 10 * span_answer_bytes(hidden, 1, end_layer - first_layer, kv_size));
     EXPECT_EQ(after.step_bytes, bytes_[FrameType::span_step]);
+    EXPECT_EQ(after.step_rows, 13u);
+    EXPECT_EQ(after.answer_rows, 13u);
     EXPECT_GE(up, 10u * 4 * hidden);
     EXPECT_LE(up, 10u * (4 * hidden + 64));
     EXPECT_EQ(after.kv_bytes, 0u);

@@ -140,6 +140,16 @@ TEST(TokenTimeTest, BytesAndRowsTakeTheirTime) {
     EXPECT_NEAR(pass_ms({}, times, 5, 1, 16, Stalls::calls), 48 * (1.5 + 2 + 2 + 1 + 1), 1e-9);
 }
 
+// Four spans of a model of 48 layers, three of which stay with the hub: seven trips instead of 48.
+TEST(TokenTimeTest, SpanHasOneRoundTripForItsLayers) {
+    LayerTimes times{.hub_ms = 1, .rtt_ms = 20, .expert_ms = 0.5};
+    EXPECT_NEAR(spans_ms({}, times, 1, 4, 3, 16), 48 * 1.5 + 7 * 20, 1e-9);
+    EXPECT_NEAR(pass_ms({}, times, 1, 1, 16, Stalls::workers), 48 * 1.5 + 48 * 20, 1e-9);
+    // 8,192 bytes each way over 100 Mbit/s, and four more rows
+    times = {.hub_ms = 1, .expert_ms = 0.5, .hub_row_ms = 0.25, .mbit_s = 100};
+    EXPECT_NEAR(spans_ms({}, times, 5, 2, 0, 16), 48 * 2.5 + 2 * 5 * 2 * 8192 * 8 / 1e5, 1e-9);
+}
+
 TEST(TokenTimeTest, ManyRowsRequestMoreExperts) {
     EXPECT_NEAR(experts_asked({}, 1), 8, 1e-9);
     EXPECT_NEAR(experts_asked({}, 16), 128 * (1 - std::pow(120.0 / 128, 16)), 1e-9);
