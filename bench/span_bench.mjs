@@ -1,67 +1,133 @@
-// Tokens per second with a round trip a layer (experts) and with one round trip for several layers (spans), behind
-// delay lines. Two native workers hold the demo's experts, the hub computes none (--local-fallback off).
-//   usage: node bench/span_bench.mjs [--rtt 0,5,20,50] [--tokens 48] [--repeat 3]
-//   needs build/{moex-hub,moex-worker,delay_line}, or those of the folder in MOEX_BUILD
-// Prints a CSV row for each delay: both rates, their ratio, and what the trips alone would take. Both hubs serve at the
-// same time, and are asked in turns, so that a busy machine slows both.
-import { parseArgs } from "node:util";
+// Tokens per second with a round trip a layer (experts) and with one for several layers (spans), behind delay lines.
+// Each native worker has a delay line of its own; the hub computes no experts (--local-fallback off). Both grains are
+// measured with the same hub and workers, in turns: `moex.spans: "off"` keeps an answer out of spans.
+//   node bench/span_bench.mjs [--shape NAME | --model DIR] [--rtt 0,5,20,50] [--workers 2] [--users 1] [--tokens 48]
+//     [--repeat 3] [--budget-mb 4096] [--hub-args "ARGS"] [--worker-args "ARGS"] [--header]
+// NAME as in `moex-hub synth`. MOEX_BUILD: build folder [build], with moex-hub, moex-worker and delay_line. CSV: see
+// `columns`.
+//   trips         round trips of a token: the spans that were used, and each layer outside of them
+//   *_tok_s       median over the repeats of all users' tokens a second, without the first token of each answer
+//   of_bound      spans' rate beside users * 1000 / (trips * rtt + ms of a token at an RTT of 0), if that was measured
+//   up, down      bytes a row to and from a span; *_formula: 4 bytes a value of the row each way, and 2 bytes a value
+//                 of the keys and values of the span's layers behind the answer
+// example: node bench/span_bench.mjs --header
+import { mkdtempSync, readFileSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { basename, join } from "node:path";
 
-import { Hub, NativeWorker, chat } from "../tests/browser/support/hub.mjs";
-import { farAway } from "./far_away.mjs";
+import { readFlags } from "./flags.mjs";
 
-const { values } = parseArgs({ options: {
-  rtt: { type: "string", default: "0,5,20,50" }, tokens: { type: "string", default: "48" },
-  repeat: { type: "string", default: "3" },
-} });
-const tokens = Number(values.tokens);
-const median = (list) => [...list].sort((a, b) => a - b)[Math.floor(list.length / 2)];
+process.env.MOEX_BUILD ??= "build";
+const { Hub, NativeWorker, build, run } = await import("../tests/browser/support/hub.mjs");
+const { farAway } = await import("./far_away.mjs");
 
-async function swarm(rtt_ms, spans) {
-  const hub = await Hub.start(["--local-fallback", "off", "--spans", spans, "--speculative", "off",
-    "--timeout-ms", "60000", "--round-deadline-s", "300"]);
-  const line = rtt_ms > 0 ? await farAway(hub.port, rtt_ms) : null;
-  const near = { url: line ? `http://127.0.0.1:${line.address().port}` : hub.url, join: hub.join };
-  const workers = [];
-  for (let i = 0; i < 2; ++i) workers.push(await NativeWorker.start(near));
+const columns = "model,workers,users,rtt_ms,spans,layers,trips,experts_tok_s,spans_tok_s,ratio,of_bound,late,failed,lies,"
+  + "up,up_formula,down,down_formula,kv_bytes_sent";
+const options = {
+  model: "static/models/demo", shape: "", rtt: "0,5,20,50", workers: "2", users: "1", tokens: "48", repeat: "3",
+  "budget-mb": "4096", "hub-args": "", "worker-args": "",
+};
+const with_header = readFlags("span_bench", options);
+const words = (text) => text.split(" ").filter(Boolean);
+const median = (list) => [...list].sort((a, b) => a - b)[list.length >> 1];
+const warm_up_max = 400;      // answers that a swarm gets until its spans are measured
+
+let folder = null;
+if (options.shape) {
+  folder = mkdtempSync(join(tmpdir(), "moex-span-bench-"));
+  options.model = join(folder, options.shape);
+  const made = await run(join(build, "moex-hub"), ["synth", "--shape", options.shape, options.model]);
+  if (made.code !== 0) throw new Error(made.stderr);
+}
+const config = JSON.parse(readFileSync(join(options.model, "manifest.json"), "utf8")).config;
+
+async function swarm(rtt_ms) {
+  const hub = await Hub.start(["--model", options.model, "--local-fallback", "off", "--spans", "auto", "--replicas", "1",
+    "--speculative", "off", "--prefix-cache", "off", "--timeout-ms", "60000", "--round-deadline-s", "300",
+    ...words(options["hub-args"])]);
+  const lines = [], workers = [];
+  for (let i = 0; i < Number(options.workers); i += 1) {
+    const line = rtt_ms > 0 ? await farAway(hub.port, rtt_ms) : null;
+    if (line) lines.push(line);
+    const near = { url: line ? `http://127.0.0.1:${line.address().port}` : hub.url, join: hub.join };
+    workers.push(await NativeWorker.start(near,
+      ["--budget-mb", options["budget-mb"], ...words(options["worker-args"])]));
+  }
   await hub.until((status) => status.coverage.covered === status.coverage.units, "the experts");
-  const ask = async (prompt) => {
-    let first = 0, last = 0, count = 0;
-    const answer = await chat(hub, { model: "moex-demo", messages: [{ role: "user", content: prompt }],
-      temperature: 0, max_tokens: tokens, ignore_eos: true }, () => {
-      last = performance.now();
-      if (count++ === 0) first = last;
-    });
-    if (answer.error) throw new Error(JSON.stringify(answer.error));
-    return (count - 1) / ((last - first) / 1e3);
-  };
+  const model = (await (await fetch(`${hub.url}/v1/models`)).json()).data[0].id;
   const end = async () => {
     for (const worker of workers) await worker.stop("SIGKILL");
-    line?.close();
+    lines.forEach((line) => line.close());
     await hub.remove();
   };
-  return { hub, ask, end };
+  return { hub, model, end };
 }
 
-console.log("rtt_ms,experts_tok_s,spans_tok_s,ratio,trips,checks,late,here_ms,away_ms");
-for (const rtt_ms of values.rtt.split(",").map(Number)) {
-  const plain = await swarm(rtt_ms, "off"), spans = await swarm(rtt_ms, "auto");
-  // Let the spans be loaded, checked and measured.
-  for (let i = 0; i < 200; ++i) {
-    const { spans: { held } } = await spans.hub.status();
-    if (held.some(({ proven, away_ms, here_ms }) => proven && away_ms > 0 && here_ms > 0)) break;
-    await spans.ask(`Tell me about tree ${i}.`);
+// Resolves to the rate of an answer to each user, all at once.
+async function ask({ hub, model }, seed, max_tokens, users, spans) {
+  const rates = await Promise.all(Array.from({ length: users }, async (_, user) => {
+    const prompt = Array.from({ length: 16 }, (_, i) => (i * 7919 + (seed * 64 + user) * 104729) % 4000 + 100);
+    const response = await fetch(`${hub.url}/v1/completions`, {
+      method: "POST", headers: { "Content-Type": "application/json" },
+      body: JSON.stringify({ model, prompt, max_tokens, temperature: 0, ignore_eos: true, moex: { spans } }),
+    });
+    const body = await response.json();
+    if (!response.ok) throw new Error(JSON.stringify(body));
+    return body.timings.predicted_per_second;
+  }));
+  return rates.reduce((sum, rate) => sum + rate, 0);
+}
+
+// Answers until every span is proven and both ways are measured.
+async function warmUp(one) {
+  let same = 0, before = "";
+  for (let seed = 0; seed < warm_up_max; seed += 1) {
+    const { spans: { held } } = await one.hub.status();
+    const are_measured = held.length > 0 && held.every(({ proven, here_ms, away_ms, standby }) =>
+      standby || (proven && here_ms > 0 && away_ms > 0));
+    const now = held.map(({ worker }) => worker).join();
+    same = now === before && are_measured ? same + 1 : 0;
+    before = now;
+    if (same > 0 && (held.length >= Number(options.workers) || same > 20)) break;
+    await ask(one, 1000 + seed, 8, 1, "auto");
   }
-  const rates = { plain: [], spans: [] };
-  for (let i = 0; i < Number(values.repeat); ++i) {
-    const prompt = `Tell me a story about garden number ${i}.`;
-    rates.plain.push(await plain.ask(prompt));
-    rates.spans.push(await spans.ask(prompt));
+  // The times of a step of all users.
+  await ask(one, 2000, 16, Number(options.users), "auto");
+}
+
+let ms_at_0 = null;
+async function measure(rtt_ms) {
+  const one = await swarm(rtt_ms);
+  try {
+    await warmUp(one);
+    const users = Number(options.users), tokens = Number(options.tokens);
+    const rates = { off: [], auto: [] };
+    const { spans: from } = await one.hub.status();
+    for (let i = 0; i < Number(options.repeat); i += 1)
+      for (const spans of ["off", "auto"]) rates[spans].push(await ask(one, i, tokens, users, spans));
+    const { spans: now } = await one.hub.status();
+    const used = now.held.filter((span) => span.used);
+    const layers = used.reduce((sum, { first_layer, end_layer }) => sum + end_layer - first_layer, 0);
+    const trips = used.length + config.num_layers - layers;
+    const [plain, spans] = [median(rates.off), median(rates.auto)];
+    if (rtt_ms === 0) ms_at_0 = (1000 * users) / spans;
+    const bound = ms_at_0 === null ? NaN : (1000 * users) / (trips * rtt_ms + ms_at_0);
+    const [up, down] = [(now.step_bytes - from.step_bytes) / (now.step_rows - from.step_rows),
+      (now.answer_bytes - from.answer_bytes) / (now.answer_rows - from.answer_rows)];
+    const row_bytes = 4 * config.hidden_size;
+    const kv_bytes = 2 * 2 * config.num_kv_heads * config.head_dim * (layers / Math.max(1, used.length));
+    console.log([basename(options.model), options.workers, users, rtt_ms, used.length, layers, trips, plain.toFixed(2),
+      spans.toFixed(2), (spans / plain).toFixed(2), (spans / bound).toFixed(2), now.late - from.late,
+      now.failed - from.failed, now.lies - from.lies, up.toFixed(0), row_bytes, down.toFixed(0),
+      (row_bytes + kv_bytes).toFixed(0), now.kv_bytes - from.kv_bytes].join(","));
+  } finally {
+    await one.end();
   }
-  const { spans: counts } = await spans.hub.status();
-  const used = counts.held.find(({ used }) => used) ?? counts.held[0] ?? {};
-  const [a, b] = [median(rates.plain), median(rates.spans)];
-  console.log([rtt_ms, a.toFixed(2), b.toFixed(2), (b / a).toFixed(2), counts.trips, counts.checks, counts.late,
-    used.here_ms?.toFixed(2), used.away_ms?.toFixed(2)].join(","));
-  await plain.end();
-  await spans.end();
+}
+
+try {
+  if (with_header) console.log(columns);
+  for (const rtt_ms of options.rtt.split(",").map(Number)) await measure(rtt_ms);
+} finally {
+  if (folder) rmSync(folder, { recursive: true });
 }
