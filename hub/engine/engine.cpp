@@ -218,6 +218,12 @@ void Engine::forget_worker(std::uint64_t worker) {
     state_->forgotten_workers.push_back(worker);
 }
 
+void Engine::compute_again_without(std::uint64_t worker) {
+    forget_worker(worker);
+    const std::lock_guard lock(state_->mutex);
+    state_->rejected_workers.push_back(worker);
+}
+
 void Engine::drain() {
     const std::lock_guard lock(state_->mutex);
     state_->draining = true;
@@ -325,6 +331,8 @@ bool EngineState::begin_step() {
 
             for (auto& generation : ended) generation->kv.reset();
             forget(std::exchange(forgotten_workers, {}));
+            for (const std::uint64_t worker : std::exchange(rejected_workers, {}))
+                compute_again_without(worker);
             arrived = std::exchange(fetched, {});
             admit();
         }

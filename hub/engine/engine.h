@@ -42,6 +42,9 @@ class Engine {
     // Stops later generations from using cached pages that `worker` helped to compute; may be
     // called from any thread.
     void forget_worker(std::uint64_t worker);
+    // The same, and running generations with such pages compute all of their rows again. They keep
+    // their tokens.
+    void compute_again_without(std::uint64_t worker);
     // Refuses new generations from now on (submit() returns unavailable); running generations
     // continue.
     void drain();

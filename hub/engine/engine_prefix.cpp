@@ -50,6 +50,26 @@ void EngineState::forget(std::span<const std::uint64_t> workers) {
     }
 }
 
+void EngineState::return_to_queue(std::unique_ptr<Generation> generation) {
+    generation->kv.reset();
+    generation->step_tokens = 0;
+    generation->drafts.num_rows = 0;
+    ++counters.preempted;
+    waiting.push_returned(std::move(generation));
+}
+
+// Returns the generations to the queue that have rows of this worker, the youngest first.
+void EngineState::compute_again_without(std::uint64_t worker) {
+    const auto has_worker = [&](const std::vector<std::uint64_t>& workers) {
+        return std::binary_search(workers.begin(), workers.end(), worker);
+    };
+    for (auto one = running.rbegin(); one != running.rend(); ++one)
+        if (has_worker((*one)->stats.workers) ||
+            std::any_of((*one)->page_workers.begin(), (*one)->page_workers.end(), has_worker))
+            return_to_queue(std::move(*one));
+    std::erase(running, nullptr);
+}
+
 // Takes over published cache pages that match the first tokens of `generation`. The last token is
 // always computed, because its logits are needed.
 void EngineState::take_prefix(Generation& generation) {

@@ -183,7 +183,8 @@ struct EngineState {
     std::vector<std::unique_ptr<Generation>> dropped;
     std::set<GenerationId> cancelled;  // ids of cancelled generations that are running
     std::vector<std::uint64_t> forgotten_workers;
-    std::vector<FetchedPages> fetched;  // pages that the store has read
+    std::vector<std::uint64_t> rejected_workers;  // running generations compute their rows again
+    std::vector<FetchedPages> fetched;            // pages that the store has read
     EngineCounters counters;
     GenerationId next_id = 1;
     std::uint32_t open = 0;  // number of submitted generations whose on_end has not returned yet
@@ -215,6 +216,10 @@ struct EngineState {
 
     // ---- The following functions let generations share prefixes (engine_prefix.cpp).
     void forget(std::span<const std::uint64_t> workers);
+    void compute_again_without(std::uint64_t worker);
+    // Returns a running generation to the queue. It keeps its tokens and loses its cache. The
+    // caller holds `mutex`.
+    void return_to_queue(std::unique_ptr<Generation> generation);
     void take_prefix(Generation& generation);
     static std::uint32_t count_cached(Generation& generation);
     bool may_share(const Generation& generation) const;

@@ -149,13 +149,8 @@ void EngineState::grow_pages() {
         while (i < running.size() && !has_pages(*running[i])) {
             std::unique_ptr<Generation> last = std::move(running.back());
             running.pop_back();
-            last->kv.reset();
-            last->step_tokens = 0;
-            last->drafts.num_rows = 0;
-
             const std::lock_guard lock(mutex);
-            ++counters.preempted;
-            waiting.push_returned(std::move(last));
+            return_to_queue(std::move(last));
         }
     }
 }

@@ -415,6 +415,7 @@ void HubProgram::on_worker_event(const WorkerEvent& event) {
     if (event.kind == WorkerEvent::Kind::lied ||
         (event.kind == WorkerEvent::Kind::removed && event.code == CloseCode::policy))
         engine_->forget_worker(event.worker);
+    if (event.kind == WorkerEvent::Kind::banned) engine_->compute_again_without(event.worker);
 
     if (event.kind != WorkerEvent::Kind::banned || event.view->worker_key.empty()) return;
     const Result<Ban> ban = registry_->bans().add(event.view->worker_key, event.view->nickname,

@@ -220,6 +220,27 @@ TEST_F(EnginePrefixTest, WorkersOfTheCachedPartAreReported) {
     EXPECT_EQ(outcome.end.stats.workers, (std::vector<std::uint64_t>{3}));
 }
 
+TEST_F(EnginePrefixTest, RowsOfARejectedWorkerAreComputedAgain) {
+    auto request = drawn_request(test::random_tokens(100, 256, 1), 1);
+    request.max_tokens = 12;
+    experts_.set_worker(3);
+    const Outcome plain = solo(request);
+    engine_->forget_worker(3);
+    experts_.take_rows();
+
+    experts_.set_worker(5);
+    Pending pending = submit_to(*engine_, request, [&](std::size_t num_tokens) {
+        if (num_tokens != 4) return;
+        experts_.set_worker(6);
+        engine_->compute_again_without(5);
+    });
+    const Outcome again = pending.outcome.get();
+    EXPECT_EQ(again.ids, plain.ids);
+    EXPECT_EQ(engine_->counters().preempted, 1u);
+    // The prompt and three tokens, then all of them and the rest.
+    EXPECT_EQ(experts_.take_rows(), 103u + 100 + 11);
+}
+
 TEST_F(EnginePrefixTest, ScoresOfAPromptAreComputed) {
     auto request = drawn_request(test::random_tokens(100, 256, 1), 1);
     const Outcome plain = solo(request);
