@@ -21,8 +21,8 @@ process.env.MOEX_BUILD ??= "build";
 const { Hub, NativeWorker, build, run } = await import("../tests/browser/support/hub.mjs");
 const { farAway } = await import("./far_away.mjs");
 
-const columns = "model,workers,users,rtt_ms,spans,layers,trips,experts_tok_s,spans_tok_s,ratio,of_bound,late,failed,lies,"
-  + "up,up_formula,down,down_formula,kv_bytes_sent";
+const columns = "model,workers,users,rtt_ms,spans,layers,trips,experts_tok_s,spans_tok_s,ratio,of_bound,late,failed,"
+  + "lies,up,up_formula,down,down_formula,kv_bytes_sent";
 const options = {
   model: "static/models/demo", shape: "", rtt: "0,5,20,50", workers: "2", users: "1", tokens: "48", repeat: "3",
   "budget-mb": "4096", "hub-args": "", "worker-args": "",
@@ -42,8 +42,8 @@ if (options.shape) {
 const config = JSON.parse(readFileSync(join(options.model, "manifest.json"), "utf8")).config;
 
 async function swarm(rtt_ms) {
-  const hub = await Hub.start(["--model", options.model, "--local-fallback", "off", "--spans", "auto", "--replicas", "1",
-    "--speculative", "off", "--prefix-cache", "off", "--timeout-ms", "60000", "--round-deadline-s", "300",
+  const hub = await Hub.start(["--model", options.model, "--local-fallback", "off", "--spans", "auto",
+    "--replicas", "1", "--speculative", "off", "--prefix-cache", "off", "--timeout-ms", "60000", "--round-deadline-s", "300",
     ...words(options["hub-args"])]);
   const lines = [], workers = [];
   for (let i = 0; i < Number(options.workers); i += 1) {

@@ -57,23 +57,34 @@ std::uint32_t SwarmSpans::layers_that_fit(const Room& room, std::uint32_t first)
     return count;
 }
 
-// Returns the layers for a worker: the longest range without a holder that it has room for, or else
-// the range of a span with the fewest holders. Both are 0 if there is none.
-std::pair<std::uint32_t, std::uint32_t> SwarmSpans::choose(const Room& room) const {
+std::vector<std::uint32_t> SwarmSpans::holders_of_layers() const {
     std::vector<std::uint32_t> holders(options_.limits.num_layers);
     for (const auto& [id, held] : held_)
         for (std::uint32_t layer = held.first_layer; layer < held.end_layer; ++layer)
             ++holders[layer];
+    return holders;
+}
 
-    std::pair<std::uint32_t, std::uint32_t> best{0, 0};
+// Returns the longest range of layers without a holder that a worker has room for.
+SwarmSpans::Range SwarmSpans::layers_without_holder(const Room& room) const {
+    const std::vector<std::uint32_t> holders = holders_of_layers();
+    Range best{0, 0};
     for (std::uint32_t first = 0; first < options_.limits.num_layers; ++first) {
         std::uint32_t end = first;
         const std::uint32_t fit = first + layers_that_fit(room, first);
         while (end < fit && holders[end] == 0) ++end;
         if (end - first > best.second - best.first) best = {first, end};
     }
+    return best;
+}
+
+// Returns the layers for a worker: those without a holder, or else those of a span with the fewest
+// holders.
+SwarmSpans::Range SwarmSpans::choose(const Room& room) const {
+    Range best = layers_without_holder(room);
     if (best.first < best.second) return best;
 
+    const std::vector<std::uint32_t> holders = holders_of_layers();
     std::uint32_t fewest = 0;
     for (const auto& [id, held] : held_) {
         const bool fits = held.first_layer + layers_that_fit(room, held.first_layer) >=
@@ -83,6 +94,25 @@ std::pair<std::uint32_t, std::uint32_t> SwarmSpans::choose(const Room& room) con
         best = {held.first_layer, held.end_layer};
     }
     return best;
+}
+
+// Takes the span of a standby back if it has room for layers without a holder. Returns true if the
+// worker holds no span now. Its former layers still have a holder that is ready.
+bool SwarmSpans::gives_way(EventContext& context, Worker& worker) {
+    const auto mine = std::find_if(held_.begin(), held_.end(),
+                                   [&](const auto& one) { return one.second.worker == worker.id; });
+    if (mine == held_.end()) return true;
+    const auto& [id, held] = *mine;
+    const bool has_other = std::any_of(held_.begin(), held_.end(), [&](const auto& one) {
+        return one.first != id && one.second.ready && one.second.first_layer <= held.first_layer &&
+               one.second.end_layer >= held.end_layer;
+    });
+    if (!held.ready || !has_other || board_->is_used(id)) return false;
+    const Range free = layers_without_holder(rooms_.at(worker.id));
+    if (free.first == free.second) return false;
+    context.send(worker, encode_span_release(id));
+    drop(id);
+    return true;
 }
 
 // Returns true if the workers' memory holds every expert once beside spans of `bytes` more.
@@ -97,16 +127,10 @@ bool SwarmSpans::leaves_room_for_experts(std::uint64_t bytes) const {
     return room >= spans + swarm_.placement.directory().num_units() * options_.expert_blob_bytes;
 }
 
-SwarmSpans::Held* SwarmSpans::held_by(WorkerId worker) {
-    const auto found = std::find_if(held_.begin(), held_.end(),
-                                    [&](const auto& one) { return one.second.worker == worker; });
-    return found == held_.end() ? nullptr : &found->second;
-}
-
 void SwarmSpans::consider(EventContext& context, Worker& worker) {
     const auto room = rooms_.find(worker.id);
-    if (room == rooms_.end() || held_by(worker.id) != nullptr || !worker.health.serves() ||
-        worker.leaving() || worker.hands_over || worker.num_ready < worker.num_planned())
+    if (room == rooms_.end() || !worker.health.serves() || worker.leaving() || worker.hands_over ||
+        worker.num_ready < worker.num_planned() || !gives_way(context, worker))
         return;
 
     const auto [first, end] = choose(room->second);

@@ -37,6 +37,16 @@ std::vector<ReadySpan> SpanBoard::ready() const {
     return ready_;
 }
 
+void SpanBoard::set_used(std::set<std::uint32_t> spans) {
+    const std::lock_guard lock(mutex_);
+    used_ = std::move(spans);
+}
+
+bool SpanBoard::is_used(std::uint32_t span) const {
+    const std::lock_guard lock(mutex_);
+    return used_.contains(span);
+}
+
 void SpanBoard::expect(std::uint32_t step, std::uint32_t span) {
     const std::lock_guard lock(mutex_);
     steps_[step].span = span;

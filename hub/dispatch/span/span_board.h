@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <stop_token>
 #include <string>
 #include <vector>
@@ -38,8 +39,13 @@ class SpanBoard {
     void answer(std::uint32_t step, TimePoint now, Result<SpanAnswer> answer,
                 std::uint64_t bytes = 0);
 
+    // Returns true if the newest step used the span.
+    bool is_used(std::uint32_t span) const;
+
     // ---- called on the engine's thread
     std::vector<ReadySpan> ready() const;
+    // Reports the spans that the newest step uses.
+    void set_used(std::set<std::uint32_t> spans);
     // Announces a step, before its frame is sent.
     void expect(std::uint32_t step, std::uint32_t span);
     struct Answer {
@@ -63,6 +69,7 @@ class SpanBoard {
     mutable std::mutex mutex_;
     std::condition_variable changed_;
     std::vector<ReadySpan> ready_;
+    std::set<std::uint32_t> used_;
     std::map<std::uint32_t, Step> steps_;
 };
 

@@ -237,6 +237,10 @@ std::vector<PlannedSpan> SpanClient::plan(const SpanBatch& batch) {
     std::sort(plan.begin(), plan.end(), [](const PlannedSpan& a, const PlannedSpan& b) {
         return a.first_layer < b.first_layer;
     });
+    std::set<std::uint32_t> used;
+    for (const PlannedSpan& one : plan)
+        if (one.use != SpanUse::here) used.insert(one.id);
+    board_->set_used(std::move(used));
     show();
     return plan;
 }

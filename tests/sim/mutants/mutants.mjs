@@ -263,4 +263,52 @@ export const mutants = [
     file: 'round/round.cpp', what: 'only the last answer of a removed liar is discarded',
     from: 'slices_left += num_open;', to: 'slices_left += num_open > 0;',
   },
+  // ---- spans: which worker computes which layers whole, and which of its steps are checked
+  {
+    file: 'span/span_trust.cpp', what: 'a doubted holder is used at once',
+    from: 'checks_left_ = rule_.doubted_checks;', to: 'checks_left_ = 0;',
+  },
+  {
+    file: 'span/span_trust.cpp', what: 'a second wrong check is no lie', from: 'has_lied_ = is_doubted_;', to: ';',
+  },
+  {
+    file: 'span/span_client.cpp', what: 'a proven holder is never checked',
+    from: '!span.trust.wants_check(std::uniform_real_distribution<>()(random_))', to: 'span.trust.is_proven()',
+  },
+  {
+    file: 'span/span_client.cpp', what: 'a worker that returns has a new record',
+    from: "span.worker_key.empty() ? text('#', span.worker) : span.worker_key;", to: "text('#', records_.size());",
+  },
+  {
+    file: 'span/span_client.cpp', what: 'a standby gets keys and values only when it is used',
+    from: 'if (!checks && !lacks) return;', to: 'if (!checks) return;',
+  },
+  {
+    file: 'span/span_client.cpp', what: 'what a worker knows is not cut back where the hub computes rows',
+    from: 'span->sequences.at_most(one.id, one.num_before);', to: ';',
+  },
+  {
+    file: 'span/span_board.cpp', what: 'the steps of a lost span wait for their deadline',
+    from: 'if (step.span == span && !step.answer)', to: 'if (step.span == 0)',
+  },
+  {
+    file: 'core/swarm_spans.cpp', what: 'a standby does not move to layers without a holder',
+    from: 'if (free.first == free.second) return false;', to: 'return false;',
+  },
+  {
+    file: 'core/swarm_spans.cpp', what: 'a holder in use moves',
+    from: '!has_other || board_->is_used(id))', to: '!has_other)',
+  },
+  {
+    file: 'core/swarm_spans.cpp', what: 'the only holder of some layers moves',
+    from: 'if (!held.ready || !has_other ||', to: 'if (!held.ready ||',
+  },
+  {
+    file: 'core/swarm_spans.cpp', what: 'all workers get the first layers',
+    from: 'while (end < fit && holders[end] == 0) ++end;', to: 'while (end < fit) ++end;',
+  },
+  {
+    file: 'core/swarm_checks.cpp', what: 'a worker that lies about layers may join again',
+    from: 'if (options_.checks.on) trust_.ban(worker.trust_key, context.now);', to: ';',
+  },
 ];

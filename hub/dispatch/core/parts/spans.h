@@ -3,7 +3,8 @@
 // (hub/dispatch/span/span_client.h).
 //
 // A worker with room gets a range of layers that no other worker holds, as long as its memory
-// permits. If every range has a holder, it gets the layers of the one with the fewest holders.
+// permits. If every range has a holder, it gets the layers of the one with the fewest holders, as a
+// standby. A standby moves to layers that have lost their only holder.
 #pragma once
 
 #include <map>
@@ -52,9 +53,12 @@ class SwarmSpans : public SwarmPart {
     std::uint64_t layer_bytes(std::uint32_t layer) const;
     bool is_spannable(std::uint32_t layer) const;
     std::uint32_t layers_that_fit(const Room& room, std::uint32_t first) const;
-    std::pair<std::uint32_t, std::uint32_t> choose(const Room& room) const;
+    using Range = std::pair<std::uint32_t, std::uint32_t>;  // first layer and end; equal: no layer
+    std::vector<std::uint32_t> holders_of_layers() const;
+    Range layers_without_holder(const Room& room) const;
+    Range choose(const Room& room) const;
+    bool gives_way(EventContext& context, Worker& worker);
     bool leaves_room_for_experts(std::uint64_t bytes) const;
-    Held* held_by(WorkerId worker);
     void drop(std::uint32_t span);
 
     const std::shared_ptr<SpanBoard> board_ = std::make_shared<SpanBoard>();

@@ -1,0 +1,215 @@
+// Tests which layers workers get to compute whole, and what follows when a holder leaves or lies.
+// The workers of this test load at once, and answer no step.
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "hub/dispatch/core/swarm_core.h"
+#include "hub/dispatch/span/span_board.h"
+#include "protocol/text.h"
+
+namespace moex {
+namespace {
+
+class SwarmSpansTest : public testing::Test {
+  protected:
+    using Range = std::pair<std::uint32_t, std::uint32_t>;
+    static constexpr std::uint32_t num_layers = 10, num_experts = 4, kv_size = 8;
+    static constexpr std::uint64_t blob_bytes = 1000, layer_blob_bytes = 500,
+                                   layer_bytes = num_experts * blob_bytes + layer_blob_bytes;
+
+    SwarmSpansTest() {
+        options_.limits = {.hidden_size = 32, .num_layers = num_layers, .num_experts = num_experts};
+        options_.expert_shape = {.hidden_size = 32, .moe_intermediate_size = 32, .group_size = 32};
+        options_.top_k = 2;
+        options_.expert_blob_bytes = blob_bytes;
+        options_.layer_is_moe.assign(num_layers, 1);
+        options_.blob_hash = [](std::uint32_t layer, std::uint32_t expert) {
+            Sha256 hash{};
+            hash[0] = static_cast<std::byte>(layer);
+            hash[1] = static_cast<std::byte>(expert);
+            return hash;
+        };
+        options_.token_ok = [](std::string_view) { return true; };
+        options_.checks.on = true;
+        options_.spans.on = true;
+        options_.spans.kv_size = kv_size;
+        options_.spans.context_tokens = 1024;
+        options_.spans.layer_of = [](std::uint32_t layer) -> std::optional<SpanAssign::Layer> {
+            SpanAssign::Layer blob{.size_bytes = layer_blob_bytes};
+            blob.blob[0] = static_cast<std::byte>(layer);
+            return blob;
+        };
+    }
+
+    // Connects a worker with room for `layers` layers.
+    WorkerId join(std::uint32_t layers, const std::string& key) {
+        if (!core_) core_.emplace(options_);
+        const WorkerId id = core_->on_connect(now_, "10.0.0.1", true, actions_);
+        Hello hello;
+        hello.caps.push_back(span_cap);
+        hello.worker_key = key;
+        hello.device = {.backend = "test", .budget_bytes = 1u << 30};
+        // The hub plans with four fifths of it.
+        hello.span_bytes = (layers * layer_bytes * 5 + 3) / 4;
+        hello.span_kv_bytes = 1u << 30;
+        core_->on_frame(now_, id, encode_hello(hello), actions_);
+        perform();
+        return id;
+    }
+    void leave(WorkerId id) {
+        core_->on_disconnect(now_, id, actions_);
+        held_.erase(id);
+        perform();
+    }
+    // Lets heartbeats pass.
+    void wait() {
+        for (int i = 0; i < 100; ++i) {
+            now_ += 100ms;
+            core_->on_tick(now_, actions_);
+            perform();
+        }
+    }
+    std::optional<Range> layers_of(WorkerId id) const {
+        const auto found = held_.find(id);
+        if (found == held_.end()) return std::nullopt;
+        return Range(found->second.first_layer,
+                     found->second.first_layer + found->second.layers.size());
+    }
+    std::uint32_t span_of(WorkerId id) const { return held_.at(id).span; }
+
+    // Answers as workers that load at once.
+    void perform() {
+        while (!actions_.empty()) {
+            const std::vector<SwarmAction> actions = std::exchange(actions_, {});
+            for (const SwarmAction& action : actions) {
+                if (const auto* event = std::get_if<WorkerEvent>(&action))
+                    events_[event->worker].push_back(event->kind);
+                if (const auto* close = std::get_if<CloseWorker>(&action))
+                    closed_.insert(close->worker);
+                if (const auto* send = std::get_if<SendFrame>(&action))
+                    receive(send->worker, WireFrame(send->frame).whole());
+            }
+        }
+    }
+    void receive(WorkerId id, const Bytes& frame) {
+        const FrameHeader header = *decode_frame_header(frame);
+        const auto reply = [&](const Bytes& bytes) { core_->on_frame(now_, id, bytes, actions_); };
+        if (header.type == FrameType::assign) {
+            std::vector<Unit> units;
+            const Assign assigned = *decode_assign(frame, options_.limits);
+            for (const AssignedUnit& unit : assigned.units)
+                units.push_back({unit.layer, unit.expert});
+            reply(encode_ready(units));
+        }
+        if (header.type == FrameType::heartbeat) reply(encode_heartbeat(header.sequence_id));
+        if (header.type == FrameType::span_release) held_.erase(id);  // the holder's memory is free
+        if (header.type != FrameType::span_assign) return;
+        const SpanAssign assign = *decode_span_assign(frame, options_.limits);
+        if (assign.layers.size() > layers_max_)
+            return reply(encode_span_ready({.span = assign.span}));
+        held_[id] = assign;
+        reply(encode_span_ready(
+            {.span = assign.span, .num_pages = 8, .page_tokens = 128, .rows_max = 64}));
+    }
+
+    SwarmOptions options_;
+    std::optional<SwarmCore> core_;
+    TimePoint now_ = TimePoint{} + 1h;
+    std::vector<SwarmAction> actions_;
+    std::map<WorkerId, SpanAssign> held_;
+    std::map<WorkerId, std::vector<WorkerEvent::Kind>> events_;
+    std::set<WorkerId> closed_;
+    std::size_t layers_max_ = num_layers;
+};
+
+TEST_F(SwarmSpansTest, LayersWithoutAHolderComeFirstThenStandbys) {
+    const WorkerId a = join(4, "a"), b = join(2, "b"), c = join(3, "c"), d = join(4, "d"),
+                   none = join(0, "none");
+    wait();
+    // The hub keeps the layers 0, 1 and 9.
+    EXPECT_EQ(layers_of(a), Range(2, 6));
+    EXPECT_EQ(layers_of(b), Range(6, 8));
+    EXPECT_EQ(layers_of(c), Range(8, 9));
+    EXPECT_EQ(layers_of(d), Range(2, 6));
+    EXPECT_EQ(layers_of(none), std::nullopt);
+    EXPECT_EQ(core_->span_board()->ready().size(), 4u);
+    const WorkerId e = join(2, "e");
+    wait();
+    EXPECT_EQ(layers_of(e), Range(6, 8));
+}
+
+TEST_F(SwarmSpansTest, StandbyMovesToLayersThatLostTheirHolder) {
+    const WorkerId a = join(4, "a"), b = join(3, "b"), standby = join(4, "c");
+    wait();
+    EXPECT_EQ(layers_of(standby), Range(2, 6));
+    core_->span_board()->set_used({span_of(a), span_of(b)});
+    leave(b);
+    wait();
+    EXPECT_EQ(layers_of(standby), Range(6, 9));
+    EXPECT_EQ(layers_of(a), Range(2, 6));
+    // Every layer has a holder again, and nothing moves.
+    const std::uint32_t span = span_of(standby);
+    wait();
+    EXPECT_EQ(span_of(standby), span);
+    EXPECT_EQ(core_->span_board()->ready().size(), 2u);
+}
+
+TEST_F(SwarmSpansTest, HolderInUseDoesNotMove) {
+    const WorkerId a = join(4, "a"), b = join(3, "b"), standby = join(4, "c");
+    wait();
+    core_->span_board()->set_used({span_of(standby), span_of(b)});
+    leave(b);
+    wait();
+    EXPECT_EQ(layers_of(standby), Range(2, 6));
+    EXPECT_EQ(layers_of(a), Range(6, 9));
+}
+
+TEST_F(SwarmSpansTest, OnlyHolderKeepsItsLayers) {
+    const WorkerId a = join(4, "a"), b = join(3, "b");
+    wait();
+    leave(b);
+    wait();
+    EXPECT_EQ(layers_of(a), Range(2, 6));
+}
+
+TEST_F(SwarmSpansTest, WorkerThatCannotHoldItsLayersGetsHalfAsMany) {
+    layers_max_ = 2;
+    const WorkerId a = join(5, "a");
+    wait();
+    EXPECT_EQ(layers_of(a), Range(2, 4));
+    layers_max_ = 0;
+    const WorkerId b = join(5, "b");
+    wait();
+    EXPECT_EQ(layers_of(b), std::nullopt);
+}
+
+TEST_F(SwarmSpansTest, LeaverFailsItsStepsAtOnce) {
+    const WorkerId a = join(4, "a");
+    wait();
+    const auto board = core_->span_board();
+    board->expect(7, span_of(a));
+    leave(a);
+    const auto answer = board->poll(7);
+    ASSERT_TRUE(answer.has_value());
+    EXPECT_FALSE(answer->answer.ok());
+    EXPECT_TRUE(board->ready().empty());
+}
+
+TEST_F(SwarmSpansTest, LiarIsBannedAndItsLayersGoToOthers) {
+    const WorkerId liar = join(4, "liar"), standby = join(4, "other");
+    wait();
+    core_->on_span_lie(now_, span_of(liar), "it lied", actions_);
+    perform();
+    const std::vector<WorkerEvent::Kind>& events = events_[liar];
+    for (const auto kind : {WorkerEvent::Kind::lied, WorkerEvent::Kind::banned})
+        EXPECT_EQ(std::count(events.begin(), events.end(), kind), 1);
+    EXPECT_TRUE(closed_.contains(liar));
+    ASSERT_EQ(core_->span_board()->ready().size(), 1u);
+    EXPECT_EQ(core_->span_board()->ready().front().worker, standby);
+    const WorkerId again = join(4, "liar");
+    EXPECT_TRUE(closed_.contains(again));
+}
+
+}  // namespace
+}  // namespace moex
