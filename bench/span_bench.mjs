@@ -43,8 +43,8 @@ const config = JSON.parse(readFileSync(join(options.model, "manifest.json"), "ut
 
 async function swarm(rtt_ms) {
   const hub = await Hub.start(["--model", options.model, "--local-fallback", "off", "--spans", "auto",
-    "--replicas", "1", "--speculative", "off", "--prefix-cache", "off", "--timeout-ms", "60000", "--round-deadline-s", "300",
-    ...words(options["hub-args"])]);
+    "--replicas", "1", "--speculative", "off", "--prefix-cache", "off", "--timeout-ms", "60000",
+    "--round-deadline-s", "300", ...words(options["hub-args"])]);
   const lines = [], workers = [];
   for (let i = 0; i < Number(options.workers); i += 1) {
     const line = rtt_ms > 0 ? await farAway(hub.port, rtt_ms) : null;
