@@ -168,9 +168,11 @@ TEST_F(SwarmSpansTest, HolderInUseDoesNotMove) {
 TEST_F(SwarmSpansTest, OnlyHolderKeepsItsLayers) {
     const WorkerId a = join(4, "a"), b = join(3, "b");
     wait();
+    const std::uint32_t span = span_of(a);
     leave(b);
     wait();
     EXPECT_EQ(layers_of(a), Range(2, 6));
+    EXPECT_EQ(span_of(a), span);
 }
 
 TEST_F(SwarmSpansTest, WorkerThatCannotHoldItsLayersGetsHalfAsMany) {
