@@ -9,7 +9,7 @@
 // Prints CSV: number, file, what, the first test that fails, or SURVIVES.
 // exit: 0 each mutant was found or is known to survive, 1 a mutant survived, 2 a mutant does not apply or not build
 import { execFileSync, spawnSync } from 'node:child_process';
-import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdtempSync, readFileSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { basename, dirname, join, resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -54,12 +54,24 @@ function runs(command) {
 const at = mkdtempSync(join(tmpdir(), 'mutants-'));
 process.on('exit', () => rmSync(at, { recursive: true, force: true }));
 
+// Returns the name and the text of the batch that includes a file of the room (CMakeLists.txt, moex_batches); undefined
+// if the build compiles the file by itself.
+function batchOf(file) {
+  const folder = join(build, 'batches');
+  const names = existsSync(folder) ? readdirSync(folder) : [];
+  return names.map((name) => ({ name, text: readFileSync(join(folder, name), 'utf8') }))
+    .find(({ text }) => text.includes(`#include "hub/dispatch/${file}"`));
+}
+
 // Plants `text` as the content of `file`. Returns the first test that then fails, hangs or crashes; null if no test
 // does; undefined if the text does not build.
 function finder(file, text) {
-  const source = join(at, basename(file)), object = `${source}.o`;
-  writeFileSync(source, text);
-  const made = commandOf(`hub/dispatch/CMakeFiles/moex_dispatch.dir/${file}.o`);
+  const planted_at = join(at, basename(file)), batch = batchOf(file);
+  writeFileSync(planted_at, text);
+  const source = batch ? join(at, batch.name) : planted_at, object = `${source}.o`;
+  if (batch) writeFileSync(source, batch.text.replace(`"hub/dispatch/${file}"`, `"${planted_at}"`));
+  const made = commandOf(
+    `hub/dispatch/CMakeFiles/moex_dispatch.dir/${batch ? `__/__/batches/${batch.name}` : file}.o`);
   if (!runs(made.replace(/ -MD -MT \S+ -MF \S+ -o \S+ -c \S+$/, ` -o ${object} -c ${source}`))) return undefined;
 
   for (const [name, seconds] of tests) {
@@ -83,7 +95,7 @@ if (has('--check')) {
   process.exit(0);
 }
 
-const healthy = basename(mutants[0].file);
+const healthy = mutants[0].file;
 const before = finder(healthy, readFileSync(join(root, 'hub/dispatch', healthy), 'utf8'));
 if (before !== null) {
   console.error(`tests fail without a mutant: ${before ?? 'does not build'}`);

@@ -348,6 +348,19 @@ TEST_F(SpanClientTest, MissingKeysAndValuesAreBroughtInParts) {
     EXPECT_EQ(brought_, 54u);
 }
 
+TEST_F(SpanClientTest, RowsThatTheHubComputedAnewAreBrought) {
+    SpanClient client = make();
+    step(client, {{5, 0, 1}});
+    step(client, {{5, 1, 1}});
+    EXPECT_EQ(step(client, {{5, 2, 5}}), SpanUse::away);
+    // The sequence is rolled back to three tokens, and the hub computes five others.
+    may_leave_ = false;
+    EXPECT_EQ(step(client, {{5, 3, 5}}), SpanUse::here);
+    may_leave_ = true;
+    EXPECT_EQ(step(client, {{5, 8, 1}}), SpanUse::away);
+    EXPECT_EQ(brought_, 5u);
+}
+
 TEST_F(SpanClientTest, SequencesBeyondTheRoomStayHere) {
     SpanClient client = make();
     step(client, {{5, 0, 1}});
