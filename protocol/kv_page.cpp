@@ -148,6 +148,15 @@ Status read_header(ByteReader& in, KvPage& page) {
     return {};
 }
 
+// Returns true if rows of this size are those of a page's part: of all layers, or of a number of
+// them.
+bool has_part_size(const KvSource& source, KvPart part, std::uint64_t num_tokens,
+                   std::uint64_t bytes) {
+    const std::uint64_t whole = kv_rows_bytes(source, static_cast<std::uint32_t>(num_tokens));
+    if (part == KvPart::whole) return bytes == whole;
+    return bytes <= whole && bytes % (whole / (source.end_layer - source.first_layer)) == 0;
+}
+
 }  // namespace
 
 std::uint64_t kv_row_bytes(KvRowType type, std::uint32_t head_dim) {
@@ -177,15 +186,15 @@ Bytes encode_kv_page(const KvPage& page) {
     const auto num_tokens = static_cast<std::uint32_t>(page.tokens.size());
     const Status valid = check_ranges(page, num_tokens, page.workers.size());
     MOEX_CHECK(valid.ok(), valid.ok() ? "" : valid.error().message);
-    MOEX_CHECK(page.rows.size() == kv_rows_bytes(page.source, num_tokens),
+    MOEX_CHECK(has_part_size(page.source, page.part, num_tokens, page.rows.size()),
                text("a KV page of ", num_tokens, " tokens has ", page.rows.size(),
                     " bytes of rows, wanted ", kv_rows_bytes(page.source, num_tokens)));
 
     ByteWriter out(1024 + page.rows.size());
     out.u32(page_magic);
     out.u16(page_version);
-    out.u16(0);  // flags
-    out.u32(0);  // header_bytes
+    out.u16(static_cast<std::uint16_t>(page.part));  // flags
+    out.u32(0);                                      // header_bytes
     out.u64(page.rows.size());
     out.u64(0);  // checksum
     for_each_field(page.source, FieldWriter{out});
@@ -212,7 +221,7 @@ Bytes encode_kv_page(const KvPage& page) {
     return bytes;
 }
 
-Result<KvPage> decode_kv_page(ByteView bytes) {
+Result<KvPage> decode_kv_page(ByteView bytes, KvPart part) {
     ByteReader in(bytes);
     const std::uint32_t magic = in.u32();
     const std::uint16_t version = in.u16(), flags = in.u16();
@@ -223,8 +232,9 @@ Result<KvPage> decode_kv_page(ByteView bytes) {
     if (version != page_version)
         return Error{ErrorCode::unsupported_version,
                      text("KV page: version is ", version, ", this build reads ", page_version)};
-    if (flags != 0)
-        return Error{ErrorCode::unknown_flags, text("KV page: flags are ", flags, ", wanted 0")};
+    if (flags != static_cast<std::uint16_t>(part))
+        return Error{ErrorCode::unknown_flags, text("KV page: flags are ", flags, ", wanted ",
+                                                    static_cast<std::uint16_t>(part))};
     if (header_bytes < checked_offset || header_bytes > bytes.size() ||
         bytes.size() - header_bytes != rows_bytes)
         return Error{ErrorCode::payload_size,
@@ -233,7 +243,7 @@ Result<KvPage> decode_kv_page(ByteView bytes) {
     if (checksum64(bytes.subspan(checked_offset)) != checksum)
         return Error{ErrorCode::bad_file, "KV page: the checksum differs; the page is damaged"};
 
-    KvPage page;
+    KvPage page{.part = part};
     ByteReader header(bytes.first(header_bytes));
     (void)header.take(checked_offset);
     MOEX_TRY(read_header(header, page));
@@ -248,7 +258,7 @@ Result<KvPage> decode_kv_page(ByteView bytes) {
             return Error{ErrorCode::bad_field, "KV page: the padding behind the header is not 0"};
 
     const auto num_tokens = static_cast<std::uint32_t>(page.tokens.size());
-    if (rows_bytes != kv_rows_bytes(page.source, num_tokens))
+    if (!has_part_size(page.source, part, num_tokens, rows_bytes))
         return Error{ErrorCode::payload_size,
                      text("KV page: rows_bytes is ", rows_bytes, ", ", num_tokens, " tokens have ",
                           kv_rows_bytes(page.source, num_tokens))};

@@ -59,8 +59,13 @@ struct KvSource {
     std::uint32_t page_tokens = 0;  // tokens of a full page
 };
 
+// The layers of which a page has rows. Where some layers see a window only, a page may be kept in
+// two parts, because rows behind all windows are of no use.
+enum class KvPart : std::uint16_t { whole = 0, without_window = 1, with_window = 2 };
+
 struct KvPage {
     KvSource source;
+    KvPart part = KvPart::whole;
     Sha256 before{};  // SHA-256 of all tokens before first_position, each as u32
     std::uint32_t first_position = 0;
     std::vector<std::uint32_t> tokens;  // 1 to page_tokens
@@ -82,9 +87,10 @@ std::uint64_t kv_row_bytes(KvRowType type, std::uint32_t head_dim);
 std::uint64_t kv_rows_bytes(const KvSource& source, std::uint32_t num_tokens);
 
 Bytes encode_kv_page(const KvPage& page);
-// Errors: bad_magic, unsupported_version, unknown_flags, payload_size, bad_file (checksum), and
-// bad_field, whose message names the field. The result borrows from `bytes`.
-Result<KvPage> decode_kv_page(ByteView bytes);
+// Errors: bad_magic, unsupported_version, unknown_flags (another part than `part`), payload_size,
+// bad_file (checksum), and bad_field, whose message names the field. The rows of a part are those
+// of a whole number of layers; the caller compares their size. The result borrows from `bytes`.
+Result<KvPage> decode_kv_page(ByteView bytes, KvPart part = KvPart::whole);
 
 // Returns the fields of a source as a page has them: bytes 28 to 167.
 Bytes kv_source_bytes(const KvSource& source);

@@ -74,6 +74,32 @@ TEST(KvPageTest, RoundTripKeepsEveryField) {
     }
 }
 
+// Three layers, one of which has a window.
+TEST(KvPageTest, PartsHaveWholeLayersAndAreReadAsWhatTheyAre) {
+    Sample sample;
+    const std::size_t layer_bytes = sample.rows.size() / 3;
+    const std::pair<KvPart, std::size_t> parts[] = {{KvPart::without_window, 2},
+                                                    {KvPart::with_window, 1}};
+    for (const auto& [part, num_layers] : parts) {
+        sample.page.part = part;
+        sample.page.rows = ByteView(sample.rows).first(num_layers * layer_bytes);
+        const Bytes bytes = encode_kv_page(sample.page);
+        const auto read = decode_kv_page(bytes, part);
+        ASSERT_TRUE(read.ok()) << read.error().message;
+        EXPECT_EQ(read->rows.size(), num_layers * layer_bytes);
+        EXPECT_EQ(encode_kv_page(*read), bytes);
+        for (const KvPart other : {KvPart::whole, KvPart::without_window, KvPart::with_window}) {
+            if (other == part) continue;
+            EXPECT_EQ(decode_kv_page(bytes, other).error().code, ErrorCode::unknown_flags);
+        }
+        for (std::size_t bit = 0; bit < bytes.size() * 8; ++bit) {
+            Bytes changed = bytes;
+            changed[bit / 8] ^= static_cast<std::byte>(1u << bit % 8);
+            EXPECT_FALSE(decode_kv_page(changed, part).ok()) << "bit " << bit;
+        }
+    }
+}
+
 TEST(KvPageTest, EveryChangedBitAndEveryLengthIsRefused) {
     const Bytes bytes = encode_kv_page(Sample().page);
     for (std::size_t bit = 0; bit < bytes.size() * 8; ++bit) {
