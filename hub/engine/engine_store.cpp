@@ -62,7 +62,7 @@ void EngineState::take_stored(FetchedPages& pages) {
     generation.fetch = 0;
     bool all_fit = !pages.pages.empty();
     for (StoredPage& page : pages.pages) {
-        all_fit = all_fit && generation.kv->append_page(page.rows).ok();
+        all_fit = all_fit && generation.kv->append_page(page.rows, page.window_rows).ok();
         if (!all_fit) break;
         add_workers(generation.stats.workers, page.workers);
         generation.page_workers.push_back(std::move(page.workers));
@@ -71,14 +71,20 @@ void EngineState::take_stored(FetchedPages& pages) {
     generation.kv->publish(std::span<const TokenId>(generation.tokens).first(has),
                            generation.page_workers);
     generation.kv->forget_unseen();
+    if (all_fit) ask_store(generation);
+    if (generation.fetch != 0) return;  // pages that follow are on their way
+
+    // A page has left the store, or found no room, before all windows were whole.
+    if (!generation.kv->can_go_on()) {
+        generation.kv->roll_back(0);
+        generation.page_workers.clear();
+        return take_prefix(generation);
+    }
     const std::uint32_t taken = count_cached(generation);
     generation.stats.cached_tokens_disk += taken;
-    {
-        const std::lock_guard lock(mutex);
-        counters.cached_tokens += taken;
-        counters.cached_tokens_disk += taken;
-    }
-    if (all_fit) ask_store(generation);
+    const std::lock_guard lock(mutex);
+    counters.cached_tokens += taken;
+    counters.cached_tokens_disk += taken;
 }
 
 // Offers the store the published pages of `generation` that it was not offered before; a page that
@@ -96,7 +102,10 @@ void EngineState::store_pages(Generation& generation) const {
                            .first(std::size_t{index + 1} * options.page_tokens),
              .workers = generation.page_workers[index],
              .memory = &generation.text_memory,
-             .read = [&](std::span<std::byte> rows) { return kv.read_page(index, rows); }});
+             .has_window_rows = cache->window_bytes() == 0 || kv.has_window_rows(index),
+             .read = [&](std::span<std::byte> rows, std::span<std::byte> window_rows) {
+                 return kv.read_page(index, rows, window_rows);
+             }});
         if (!is_taken) return;
     }
 }

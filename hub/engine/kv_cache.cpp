@@ -555,44 +555,45 @@ std::vector<float> KvCache::Sequence::v(std::uint32_t layer, std::uint32_t posit
     return copy(layer, true, position);
 }
 
-Status KvCache::Sequence::read_page(std::uint32_t index, std::span<std::byte> rows) const {
+// Checks the sizes of a page's two parts. An empty second part is one that is not wanted.
+Status KvCache::check_parts(std::size_t bytes, std::size_t window_bytes) const {
+    if (bytes == main_bytes_ && (window_bytes == 0 || window_bytes == window_bytes_)) return {};
+    return Error{ErrorCode::payload_size,
+                 text("a page has ", main_bytes_, " and ", window_bytes_, " bytes of rows, not ",
+                      bytes, " and ", window_bytes)};
+}
+
+Status KvCache::Sequence::read_page(std::uint32_t index, std::span<std::byte> rows,
+                                    std::span<std::byte> window_rows) const {
     MOEX_CHECK((index + 1) * page_tokens() <= num_tokens_, text("page ", index, " is not full"));
     if (cache_->options_.mover.read) return cache_->options_.mover.read(pages_[index], rows);
-    if (rows.size() != cache_->page_bytes())
-        return Error{ErrorCode::payload_size, text("a page has ", cache_->page_bytes(),
-                                                   " bytes of rows, not ", rows.size())};
-    const std::uint32_t page = pages_[index];
-    if (!cache_->has_window_[page])
+    MOEX_TRY(cache_->check_parts(rows.size(), window_rows.size()));
+    const std::byte* const data = cache_->page_data(pages_[index]);
+    if (!rows.empty()) std::memcpy(rows.data(), data, rows.size());
+    if (window_rows.empty()) return {};
+    if (!has_window_rows(index))
         return Error{ErrorCode::not_found,
                      text("page ", index, " of a sequence is behind the window of its layers")};
-    std::byte* to = rows.data();
-    for (std::uint32_t layer = 0; layer < cache_->config_.num_layers; ++layer) {
-        if (!cache_->config_.has_keys(layer)) continue;
-        std::memcpy(to, cache_->page_data(page) + cache_->layer_at_[layer], cache_->layer_bytes());
-        to += cache_->layer_bytes();
-    }
+    std::memcpy(window_rows.data(), data + cache_->window_at_, window_rows.size());
     return {};
 }
 
-Status KvCache::Sequence::append_page(ByteView rows) {
+Status KvCache::Sequence::append_page(ByteView rows, ByteView window_rows) {
     MOEX_CHECK(num_tokens_ % page_tokens() == 0, "the last page is not full");
     const std::uint32_t index = num_tokens_ / page_tokens();
     const bool is_here = !cache_->options_.mover.write;
-    if (is_here && rows.size() != cache_->page_bytes())
-        return Error{ErrorCode::payload_size, text("a page has ", cache_->page_bytes(),
-                                                   " bytes of rows, not ", rows.size())};
+    if (is_here) MOEX_TRY(cache_->check_parts(rows.size(), window_rows.size()));
     if (!reserve(num_tokens_ + page_tokens()))
         return Error{ErrorCode::overloaded,
                      text("page ", index, " of a sequence: no page is free")};
     if (!is_here) MOEX_TRY(cache_->options_.mover.write(pages_[index], rows));
-    const std::byte* from = rows.data();
-    for (std::uint32_t layer = 0; is_here && layer < cache_->config_.num_layers; ++layer) {
-        if (!cache_->config_.has_keys(layer)) continue;
-        std::memcpy(cache_->page_data(pages_[index]) + cache_->layer_at_[layer], from,
-                    cache_->layer_bytes());
-        from += cache_->layer_bytes();
-    }
+    std::byte* const data = is_here ? cache_->page_data(pages_[index]) : nullptr;
+    if (is_here && !rows.empty()) std::memcpy(data, rows.data(), rows.size());
+    if (is_here && !window_rows.empty())
+        std::memcpy(data + cache_->window_at_, window_rows.data(), window_rows.size());
     commit(page_tokens());
+    if (cache_->window_bytes_ == 0 || !window_rows.empty()) return {};
+    for (; first_window_ <= index; ++first_window_) cache_->release_window(pages_[first_window_]);
     return {};
 }
 

@@ -77,6 +77,8 @@ class KvCache {
     std::uint32_t pages_cached() const;  // number of published pages that no sequence holds
     std::uint32_t pages_for(std::uint32_t num_tokens) const;
     std::uint64_t page_bytes() const { return main_bytes_ + window_bytes_; }
+    // Bytes of a page's rows of layers with a window; 0 if there are none, or a device stores them.
+    std::uint64_t window_bytes() const { return window_bytes_; }
     // The room in whole pages that a sequence of `num_tokens` tokens needs at most, if steps add at
     // most `rows_max` rows and it forgets what it does not see after each. Without windows this is
     // pages_for().
@@ -166,13 +168,24 @@ class KvCache {
         // A copy of the keys (or values) of one position as f32, [num_kv_heads, head_dim].
         std::vector<float> k(std::uint32_t layer, std::uint32_t position) const;
         std::vector<float> v(std::uint32_t layer, std::uint32_t position) const;
-        // Copies the rows of the full page with number `index` of this sequence to `rows`, in the
-        // layout of protocol/kv_page.h. Error: not_found if forget_unseen() has let rows of it go.
-        Status read_page(std::uint32_t index, std::span<std::byte> rows) const;
+        // Copies the rows of the full page with number `index` of this sequence, in the layout of
+        // protocol/kv_page.h: to `window_rows`, of window_bytes(), those of layers with a window,
+        // and to `rows` the others. An empty `window_rows` gets none.
+        // Error: not_found if `window_rows` wants rows that are no longer in memory.
+        Status read_page(std::uint32_t index, std::span<std::byte> rows,
+                         std::span<std::byte> window_rows = {}) const;
+        // Returns true if the rows of layers with a window are in memory for this page.
+        bool has_window_rows(std::uint32_t index) const {
+            return cache_->has_window_[pages_[index]] != 0;
+        }
         // Appends a full page with such rows. num_tokens() is a multiple of page_tokens(), and
-        // grows by it. Errors: payload_size; overloaded if the budget does not suffice; and those
-        // of the device. After an error num_tokens() is the same.
-        Status append_page(ByteView rows);
+        // grows by it. Without `window_rows`, the sequence lets the rows of layers with a window of
+        // all its pages go; it needs pages with them before it may go on (can_go_on()).
+        // Errors: payload_size; overloaded if the budget does not suffice; and those of the device.
+        // After an error num_tokens() is the same.
+        Status append_page(ByteView rows, ByteView window_rows = {});
+        // Returns true if all rows are there that a window sees from num_tokens() on.
+        bool can_go_on() const { return first_window_ <= first_seen_page(num_tokens_); }
         // number of published pages, counted from the first page
         std::uint32_t num_published() const { return num_published_; }
 
@@ -224,6 +237,7 @@ class KvCache {
     }
 
     std::uint32_t lay_out();
+    Status check_parts(std::size_t bytes, std::size_t window_bytes) const;
     std::byte* page_data(std::uint32_t page) const;
     std::size_t head_bytes() const { return kv_head_bytes(options_.dtype, config_.head_dim); }
     std::size_t row_bytes() const { return config_.num_kv_heads * head_bytes(); }

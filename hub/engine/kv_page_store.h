@@ -4,6 +4,11 @@
 //   text of 40 tokens, pages of 16, a store that has pages 0 and 1: fetch() brings both, and the
 //   engine computes the tokens from 32 on
 // A page belongs to a text from its first token on, and to the client that sent the text.
+// Where layers look at a window only, a page has two parts, as in the cache: rows of layers without
+// a window, and those of layers with one. A store may let the second part of a page go once a text
+// is longer than what a window sees. It brings a text back up to a page before which it has the
+// second parts that a window sees.
+//   window of 2 pages; 8 pages, second parts of pages 3, 4 and 7:  fetch() brings pages 0 to 4
 #pragma once
 
 #include <cstdint>
@@ -34,13 +39,18 @@ struct FullPage {
     std::span<const TokenId> tokens;
     std::span<const std::uint64_t> workers;         // workers that computed experts for this page
     std::unique_ptr<TextMemory>* memory = nullptr;  // null: the store begins at the first token
-    // Copies the rows out of the cache, in the layout of protocol/kv_page.h.
-    std::function<Status(std::span<std::byte> rows)> read;
+    // The cache has the page's second part; true as well if no layer has a window.
+    bool has_window_rows = true;
+    // Copies the rows out of the cache, in the layout of protocol/kv_page.h. An empty `window_rows`
+    // gets none.
+    std::function<Status(std::span<std::byte> rows, std::span<std::byte> window_rows)> read;
 };
 
 struct StoredPage {
     Bytes memory;   // owns the bytes of `rows`
     ByteView rows;  // keys and values in the layout of protocol/kv_page.h
+    Bytes window_memory;
+    ByteView window_rows;  // the page's second part; empty: there is none, or no window sees it
     // Workers of this process that took part. Workers of an earlier process are not named.
     std::vector<std::uint64_t> workers;
 };
@@ -78,7 +88,8 @@ class KvPageStore {
     // later. Must not wait for a disk.
     virtual bool keep(const FullPage& page) = 0;
     // Begins to read pages, and returns the number of this fetch; 0: the store has no such page,
-    // and `done` is not called.
+    // and `done` is not called. Pages of several fetches may be needed before all windows are
+    // whole, and a page may leave meanwhile: the caller checks this after the last fetch.
     virtual std::uint64_t fetch(PageWish wish) = 0;
     // Forgets all fetches. When this returns, no `done` runs and none will run.
     virtual void drop_fetches() = 0;

@@ -12,6 +12,9 @@
 #include "protocol/thread_name.h"
 
 namespace moex {
+
+namespace fs = std::filesystem;
+
 namespace {
 
 constexpr std::size_t known_workers_max = 1u << 16;
@@ -51,13 +54,31 @@ class TextHash {
     Context context_;
 };
 
+// Returns the names of a page's files.
+template <class Page>
+std::vector<std::string> files_of(const PageName& name, const Page& page) {
+    std::vector<std::string> files{page_file(page.folder, name, page.parent)};
+    if (page.window_bytes > 0) files.push_back(window_file(files.front()));
+    return files;
+}
+
+// Returns the bytes of the rows of a page's first or second part.
+std::uint64_t part_bytes(const DiskPagesOptions& options, bool is_window) {
+    const KvSource& source = options.source;
+    const std::uint64_t num_layers = source.end_layer - source.first_layer,
+                        wanted = is_window ? options.num_window_layers
+                                           : num_layers - options.num_window_layers;
+    return kv_rows_bytes(source, source.page_tokens) / num_layers * wanted;
+}
+
 }  // namespace
 
 std::string DiskPages::Place::file() const { return page_file(folder, name, parent); }
 
 DiskPages::DiskPages(DiskPagesOptions options)
     : options_(std::move(options)),
-      rows_bytes_(kv_rows_bytes(options_.source, options_.source.page_tokens)),
+      rows_bytes_(part_bytes(options_, false)),
+      window_rows_bytes_(part_bytes(options_, true)),
       cipher_(options_.key) {}
 
 Result<std::unique_ptr<DiskPages>> DiskPages::open(DiskPagesOptions options) {
@@ -111,6 +132,7 @@ void DiskPages::read_names() {
         index.add(page.name, {.folder = page.folder,
                               .parent = page.parent,
                               .bytes = page.bytes,
+                              .window_bytes = page.window_bytes,
                               .written_s = page.written_s,
                               .is_written = true});
         const auto below = children.find(page.name);
@@ -124,7 +146,7 @@ void DiskPages::read_names() {
         if (added.contains(page.name))
             index.use(page.name);
         else
-            lost.push_back(page_file(page.folder, page.name, page.parent));
+            for (std::string& file : files_of(page.name, page)) lost.push_back(std::move(file));
     }
     delete_files(lost);
     Files evicted;
@@ -168,6 +190,7 @@ class DiskPages::PlaceWalk {
         const std::size_t begin = std::size_t{first_page} * page_tokens_;
         const auto* known = memory_ ? dynamic_cast<const HashedText*>(memory_->get()) : nullptr;
         if (known && known->num_tokens <= begin) at_ = *known;
+        if (known && known->end_page <= first_page) at_.end_page = 0;
         at_.hash.add(tokens_.subspan(at_.num_tokens, begin - at_.num_tokens));
         at_.num_tokens = begin;
         before_ = at_.hash.value();
@@ -190,6 +213,9 @@ class DiskPages::PlaceWalk {
         before_ = after;
         return place;
     }
+    // The page up to which a fetch brings this text; 0: not known. remember() keeps it, too.
+    std::uint32_t end_page() const { return at_.end_page; }
+    void set_end_page(std::uint32_t page) { at_.end_page = page; }
     // Makes later walks of this text begin behind the last page at most.
     void remember() const {
         if (memory_) *memory_ = std::make_unique<HashedText>(at_);
@@ -199,6 +225,7 @@ class DiskPages::PlaceWalk {
     struct HashedText : TextMemory {
         TextHash hash;
         std::size_t num_tokens = 0;  // of which `hash` is the hash
+        std::uint32_t end_page = 0;
     };
 
     const DiskPages& pages_;
@@ -233,8 +260,11 @@ bool DiskPages::keep(const FullPage& page) {
         if (!writes_.empty() && queued_bytes_ + rows_bytes_ > options_.queue_bytes_max)
             return false;
     }
-    Write job{.place = std::move(place), .rows = Bytes(rows_bytes_)};
-    if (!page.read(job.rows).ok()) return true;
+    Write job{.place = std::move(place),
+              .rows = Bytes(rows_bytes_),
+              .window_rows = Bytes(page.has_window_rows ? window_rows_bytes_ : 0)};
+    const std::uint64_t bytes = job.rows.size() + job.window_rows.size();
+    if (!page.read(job.rows, job.window_rows).ok()) return true;
     {
         const std::lock_guard lock(mutex_);
         if (job.place.parent != PageName{} && !index_.holds(job.place.parent)) return true;
@@ -243,10 +273,10 @@ bool DiskPages::keep(const FullPage& page) {
                 job.worker_keys.push_back(key->second);
         index_.add(job.place.name, {.folder = job.place.folder,
                                     .parent = job.place.parent,
-                                    .bytes = rows_bytes_,
+                                    .bytes = bytes,
                                     .written_s = now_s(),
                                     .workers = {page.workers.begin(), page.workers.end()}});
-        queued_bytes_ += rows_bytes_;
+        queued_bytes_ += bytes;
         writes_.push_back(std::move(job));
     }
     wake_.notify_all();
@@ -260,10 +290,17 @@ std::uint64_t DiskPages::fetch(PageWish wish) {
     std::uint64_t id = 0, bytes = 0;
     {
         const std::lock_guard lock(mutex_);
-        while (walk.has_next()) {
+        std::uint32_t end = options_.window > 0 ? walk.end_page() : ~0u;
+        if (end == 0) walk.set_end_page(end = resume_end(walk, wish.first_page));
+        const std::uint32_t seen = first_seen_page(end);
+        for (std::uint32_t i = wish.first_page; i < end && walk.has_next(); ++i) {
             Place place = walk.next();
-            if (!is_stored(place, bytes)) break;
+            place.wants_window = options_.window > 0 && i >= seen;
+            const auto found = stored(place);
+            if (!found || (place.wants_window && !found->has_window)) break;
+            bytes += found->bytes;
             if (!job.pages.empty() && bytes > wish.bytes_max) break;
+            if (has_names_) index_.use(place.name);
             job.pages.push_back(std::move(place));
             walk.remember();
         }
@@ -275,20 +312,49 @@ std::uint64_t DiskPages::fetch(PageWish wish) {
     return id;
 }
 
-// Returns true if the page is on disk; it is then the most recently used one. Adds its size to
-// `bytes`.
-bool DiskPages::is_stored(const Place& place, std::uint64_t& bytes) {
+// Returns the first page with a position that a window sees from the end of page `end_page` - 1 on.
+std::uint32_t DiskPages::first_seen_page(std::uint32_t end_page) const {
+    const std::uint64_t end = std::uint64_t{end_page} * options_.source.page_tokens;
+    if (end < options_.window) return 0;
+    return static_cast<std::uint32_t>((end + 1 - options_.window) / options_.source.page_tokens);
+}
+
+// Returns true if a page's second part stays on disk, however long the text becomes: a window that
+// ends at a multiple of four windows looks at it.
+bool DiskPages::is_stop(std::uint32_t page) const {
+    constexpr std::uint32_t windows_between = 4;
+    const std::uint32_t tokens = options_.source.page_tokens,
+                        pages = (options_.window + tokens - 1) / tokens * windows_between,
+                        next = (page / pages + 1) * pages;
+    return page >= first_seen_page(next);
+}
+
+// Returns the page up to which the stored pages of a text bring it, from `first_page` on: of the
+// last one and those before it, the windows are whole. The caller has the windows before
+// `first_page`.
+std::uint32_t DiskPages::resume_end(PlaceWalk walk, std::uint32_t first_page) {
+    std::uint32_t end = first_page, windows_from = first_page;
+    for (std::uint32_t page = first_page; walk.has_next(); ++page) {
+        const auto found = stored(walk.next());
+        if (!found) break;
+        if (!found->has_window) windows_from = page + 1;
+        if (windows_from <= std::max(first_page, first_seen_page(page + 1))) end = page + 1;
+    }
+    return end;
+}
+
+// Returns what is on disk of a page.
+std::optional<DiskPages::Stored> DiskPages::stored(const Place& place) {
     if (!has_names_) {
         std::error_code failure;
-        const auto size = std::filesystem::file_size(options_.folder / place.file(), failure);
-        if (!failure) bytes += size;
-        return !failure;
+        const fs::path path = options_.folder / place.file();
+        const auto size = fs::file_size(path, failure);
+        if (failure) return std::nullopt;
+        return Stored{size, options_.window > 0 && fs::exists(window_file(path), failure)};
     }
     const PageEntry* const entry = index_.find(place.name);
-    if (!entry || !entry->is_written) return false;
-    bytes += entry->bytes;
-    index_.use(place.name);
-    return true;
+    if (!entry || !entry->is_written) return std::nullopt;
+    return Stored{entry->bytes, entry->window_bytes > 0};
 }
 
 void DiskPages::drop_fetches() {
@@ -368,7 +434,7 @@ void DiskPages::run() {
         } else if (!writes_.empty()) {
             Write job = std::move(writes_.front());
             writes_.pop_front();
-            queued_bytes_ -= job.rows.size();
+            queued_bytes_ -= job.rows.size() + job.window_rows.size();
             is_writing_ = true;
             lock.unlock();
             write(std::move(job));
@@ -386,44 +452,82 @@ void DiskPages::run() {
     }
 }
 
+Bytes DiskPages::seal_part(const Write& job, KvPart part) {
+    const bool is_window = part == KvPart::with_window;
+    const std::string file = job.place.file();
+    const Bytes plain = encode_kv_page({.source = options_.source,
+                                        .part = part,
+                                        .before = job.place.before,
+                                        .first_position = job.place.first_position,
+                                        .tokens = job.place.tokens,
+                                        .workers = job.worker_keys,
+                                        .rows = is_window ? job.window_rows : job.rows});
+    return cipher_.seal(plain, is_window ? window_file(file) : file);
+}
+
+// Writes the files of a page, the second part first: a page that is found has its parts.
+Status DiskPages::write_parts(const Write& job, std::uint64_t& bytes, std::uint64_t& window_bytes) {
+    const std::string file = job.place.file();
+    if (!job.window_rows.empty()) {
+        const Bytes sealed = seal_part(job, KvPart::with_window);
+        MOEX_TRY(write_page_file(options_.folder, window_file(file), sealed));
+        window_bytes = sealed.size();
+    }
+    const Bytes sealed = seal_part(job,
+                                   options_.window > 0 ? KvPart::without_window : KvPart::whole);
+    bytes = sealed.size() + window_bytes;
+    return write_page_file(options_.folder, file, sealed);
+}
+
+// Takes the second part out of the index that no window of this text sees since this page's end.
+DiskPages::Files DiskPages::pass_window(const Place& place) {
+    const std::uint32_t page = place.first_position / options_.source.page_tokens,
+                        seen = first_seen_page(page + 1);
+    if (options_.window == 0 || seen == 0 || is_stop(seen - 1)) return {};
+    const auto passed = index_.drop_window_before(place.name, page - (seen - 1));
+    if (!passed) return {};
+    return {window_file(page_file(passed->second.folder, passed->first, passed->second.parent))};
+}
+
 void DiskPages::write(Write job) {
     {
         const std::lock_guard lock(mutex_);
         if (!index_.holds(job.place.name)) return;  // the page was removed
     }
-    const std::string file = job.place.file();
-    const Bytes plain = encode_kv_page({.source = options_.source,
-                                        .before = job.place.before,
-                                        .first_position = job.place.first_position,
-                                        .tokens = std::move(job.place.tokens),
-                                        .workers = std::move(job.worker_keys),
-                                        .rows = job.rows});
-    const Bytes sealed = cipher_.seal(plain, file);
-    const Status written = write_page_file(options_.folder, file, sealed);
+    std::uint64_t bytes = 0, window_bytes = 0;
+    const Status written = write_parts(job, bytes, window_bytes);
 
     Files files;
     {
         const std::lock_guard lock(mutex_);
+        const bool is_kept = written.ok() && index_.holds(job.place.name);
         if (!written.ok()) {
             ++counters_.writes_failed;
             paused_until_ = std::chrono::steady_clock::now() + options_.retry_after;
-            (void)take_out(job.place.name);
-        } else if (index_.holds(job.place.name)) {
+            files = take_out(job.place.name);
+        } else if (is_kept) {
             ++counters_.pages_written;
-            index_.set_written(job.place.name, sealed.size());
-            files = evict();
-        } else {
-            files.push_back(file);
+            index_.set_written(job.place.name, bytes, window_bytes);
+            files = pass_window(job.place);
+            for (std::string& file : evict()) files.push_back(std::move(file));
         }
+        if (!is_kept && window_bytes > 0) files.push_back(window_file(job.place.file()));
+        if (!is_kept) files.push_back(job.place.file());
     }
+    delete_files(files);
     if (!written.ok()) return tell(write_problem, written.error().message);
     tell_recovered(write_problem);
-    delete_files(files);
 }
 
 void DiskPages::read(Read job) {
     FetchedPages fetched{.id = job.id};
     for (const Place& place : job.pages) {
+        {
+            const std::lock_guard lock(mutex_);
+            const PageEntry* const entry = has_names_ ? index_.find(place.name) : nullptr;
+            // The text became longer since fetch() found this part.
+            if (place.wants_window && entry && entry->window_bytes == 0) break;
+        }
         auto page = read_page(place);
         if (page.ok()) {
             fetched.pages.push_back(*std::move(page));
@@ -436,6 +540,7 @@ void DiskPages::read(Read job) {
             files = take_out(place.name);
         }
         files.push_back(place.file());
+        files.push_back(window_file(place.file()));
         delete_files(files);
         tell(read_problem, page.error().message);
         break;
@@ -447,16 +552,37 @@ void DiskPages::read(Read job) {
     job.done(std::move(fetched));
 }
 
-Result<StoredPage> DiskPages::read_page(const Place& place) {
-    const std::string file = place.file();
-    MOEX_ASSIGN(sealed, read_page_file(options_.folder, file, rows_bytes_ + (64u << 20)));
+// Reads one file of a page. `page` borrows from the result.
+Result<Bytes> DiskPages::read_part(const Place& place, KvPart part, KvPage& page) {
+    const bool is_window = part == KvPart::with_window;
+    const std::string file = is_window ? window_file(place.file()) : place.file();
+    const std::uint64_t rows_bytes = is_window ? window_rows_bytes_ : rows_bytes_;
+    MOEX_ASSIGN(sealed, read_page_file(options_.folder, file, rows_bytes + (64u << 20)));
     auto plain = cipher_.open(sealed, file);
     if (!plain.ok()) return Error{plain.error().code, text(file, ": ", plain.error().message)};
-    MOEX_ASSIGN(page, decode_kv_page(*plain));
-    MOEX_TRY(require_source(page.source, options_.source));
-    if (page.tokens != place.tokens || page.before != place.before ||
-        page.first_position != place.first_position)
+    MOEX_ASSIGN(found, decode_kv_page(*plain, part));
+    MOEX_TRY(require_source(found.source, options_.source));
+    if (found.tokens != place.tokens || found.before != place.before ||
+        found.first_position != place.first_position)
         return Error{ErrorCode::bad_file, text(file, ": the page of another text")};
+    if (found.rows.size() != rows_bytes)
+        return Error{ErrorCode::bad_file,
+                     text(file, ": ", found.rows.size(), " bytes of rows, wanted ", rows_bytes)};
+    page = std::move(found);
+    return plain;
+}
+
+Result<StoredPage> DiskPages::read_page(const Place& place) {
+    const std::string file = place.file();
+    KvPage page, second;
+    MOEX_ASSIGN(
+        plain,
+        read_part(place, options_.window > 0 ? KvPart::without_window : KvPart::whole, page));
+    Bytes window_plain;
+    if (place.wants_window) {
+        MOEX_ASSIGN(read, read_part(place, KvPart::with_window, second));
+        window_plain = std::move(read);
+    }
 
     for (const std::string& key : page.workers)
         if (options_.worker_is_banned && options_.worker_is_banned(key))
@@ -469,8 +595,10 @@ Result<StoredPage> DiskPages::read_page(const Place& place) {
         for (const auto& [worker, key] : worker_keys_)
             if (keys.contains(key)) stored.workers.push_back(worker);
     }
-    stored.memory = *std::move(plain);
+    stored.memory = std::move(plain);
     stored.rows = page.rows;  // within the memory that was moved
+    stored.window_memory = std::move(window_plain);
+    stored.window_rows = second.rows;
     return stored;
 }
 
@@ -495,7 +623,7 @@ void DiskPages::sweep() {
 DiskPages::Files DiskPages::take_out(const PageName& name) {
     Files files;
     index_.remove(name, [&](const PageName& removed, const PageEntry& entry) {
-        files.push_back(page_file(entry.folder, removed, entry.parent));
+        for (std::string& file : files_of(removed, entry)) files.push_back(std::move(file));
     });
     return files;
 }

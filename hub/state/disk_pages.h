@@ -1,10 +1,14 @@
 // Full pages of keys and values on disk, so that a hub remembers prompts over evictions and
 // restarts: the store that the engine sees as a KvPageStore.
 //   FOLDER/<client>.<key id>/<page>.<page before>    an encrypted page (page_cipher.h)
+//   FOLDER/<client>.<key id>/<page>.<page before>.window    its rows of layers with a window
 //   FOLDER/key-check                                 shows whether the pages are of this key
 // A file is written under a temporary name and renamed, so the folder itself is the index: a killed
 // process leaves whole pages, and what is torn fails its tag. Names follow from the key, the model,
 // the client and the tokens; no file says anything plain about a text.
+// Where layers have a window, the second part of a page (kv_page_store.h) is deleted once its text
+// is so much longer that no layer looks at it, if the text goes on in one way only. Every fourth
+// window is kept, so that a text that begins alike is computed over four windows at most.
 // One thread reads and writes; reads go first. It begins with the names of all pages; until it has
 // them, pages are looked up on disk, and none is kept. If the disk fails, pages are not kept for a
 // while, which is logged once, and the engine computes.
@@ -18,6 +22,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <thread>
@@ -33,6 +38,9 @@ struct DiskPagesOptions {
     std::filesystem::path folder;  // created with mode 0700; only this process writes to it
     PageKey key{};
     KvSource source;  // source of this process's pages; pages of other sources are not found
+    // The number of layers with a window, and positions that the largest window sees; 0: pages have
+    // one part.
+    std::uint32_t num_window_layers = 0, window = 0;
     std::uint64_t bytes_max = 0;           // limit of the bytes of all pages together
     std::chrono::seconds keep{24 * 3600};  // a page is deleted this long after it was written
     std::uint64_t queue_bytes_max = 64ull << 20;    // limit of rows that wait for the writer
@@ -73,12 +81,13 @@ class DiskPages : public KvPageStore {
         std::uint32_t first_position = 0;
         Sha256 before{};
         std::vector<TokenId> tokens;
-        std::string file() const;  // folder/name.parent
+        bool wants_window = false;  // to be read: the second part, too
+        std::string file() const;   // folder/name.parent
     };
     struct Write {
         Place place;
         std::vector<std::string> worker_keys;
-        Bytes rows;
+        Bytes rows, window_rows;
     };
     struct Read {
         std::uint64_t id = 0;
@@ -91,15 +100,25 @@ class DiskPages : public KvPageStore {
     explicit DiskPages(DiskPagesOptions options);
     Status prepare_folder();
     void read_names();
-    bool is_stored(const Place& place, std::uint64_t& bytes);  // requires mutex_
+    struct Stored {
+        std::uint64_t bytes = 0;
+        bool has_window = false;
+    };
+    std::optional<Stored> stored(const Place& place);                    // requires mutex_
+    std::uint32_t resume_end(PlaceWalk walk, std::uint32_t first_page);  // requires mutex_
+    std::uint32_t first_seen_page(std::uint32_t end_page) const;
+    bool is_stop(std::uint32_t page) const;
     std::int64_t now_s() const;
     std::string folder_of(std::string_view client) const;
     PageName name_of(const std::string& folder, const Sha256& text_hash) const;
     void run();
     void write(Write job);
-    Status write_file(const std::string& file, ByteView bytes) const;
     void read(Read job);
     Result<StoredPage> read_page(const Place& place);
+    Result<Bytes> read_part(const Place& place, KvPart part, KvPage& page);
+    Bytes seal_part(const Write& job, KvPart part);
+    Status write_parts(const Write& job, std::uint64_t& bytes, std::uint64_t& window_bytes);
+    Files pass_window(const Place& place);  // requires mutex_
     void sweep();
     Files take_out(const PageName& name);  // requires mutex_
     Files evict();                         // requires mutex_
@@ -108,7 +127,7 @@ class DiskPages : public KvPageStore {
     void tell_recovered(const char* problem);
 
     const DiskPagesOptions options_;
-    const std::uint64_t rows_bytes_;
+    const std::uint64_t rows_bytes_, window_rows_bytes_;  // of a page's parts
     PageCipher cipher_;  // the store's thread calls seal() and open()
 
     mutable std::mutex mutex_;

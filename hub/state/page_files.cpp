@@ -18,6 +18,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr const char* temporary_end = ".tmp";
+constexpr const char* window_end = ".window";
 constexpr std::size_t name_digits = 2 * std::tuple_size_v<PageName>;
 
 Error io_error(const fs::path& path, const char* what) {
@@ -83,6 +84,8 @@ std::string page_file(const std::string& client_folder, const PageName& name,
     return client_folder + "/" + hex_of(name) + "." + hex_of(parent);
 }
 
+std::string window_file(const std::string& page_file) { return page_file + window_end; }
+
 Status make_private_folder(const fs::path& folder) {
     std::error_code failure;
     fs::create_directories(folder, failure);
@@ -110,16 +113,28 @@ std::vector<FoundPage> find_pages(const fs::path& folder) {
                 ::unlink(path.c_str());
                 return;
             }
+            if (name.ends_with(window_end)) {
+                struct stat page {};
+                const std::string whole = path.string();
+                if (::stat(whole.substr(0, whole.size() - std::strlen(window_end)).c_str(),
+                           &page) != 0)
+                    ::unlink(path.c_str());
+                return;
+            }
             if (name.size() != 2 * name_digits + 1 || name[name_digits] != '.') return;
             const auto own = parse_name(name.substr(0, name_digits)),
                        parent = parse_name(name.substr(name_digits + 1));
             struct stat info {};
             if (!own || !parent || ::stat(path.c_str(), &info) != 0 || !S_ISREG(info.st_mode))
                 return;
+            struct stat window {};
+            const bool has_window = ::stat(window_file(path.string()).c_str(), &window) == 0;
+            const auto window_bytes = static_cast<std::uint64_t>(has_window ? window.st_size : 0);
             found.push_back({.folder = client_name,
                              .name = *own,
                              .parent = *parent,
-                             .bytes = static_cast<std::uint64_t>(info.st_size),
+                             .bytes = static_cast<std::uint64_t>(info.st_size) + window_bytes,
+                             .window_bytes = window_bytes,
                              .written_s = info.st_mtim.tv_sec,
                              .used_ns = std::int64_t{info.st_atim.tv_sec} * 1'000'000'000 +
                                         info.st_atim.tv_nsec});
@@ -182,6 +197,7 @@ Result<std::uint64_t> forget_pages(const fs::path& folder) {
     for (const FoundPage& page : find_pages(folder)) {
         const fs::path path = folder / page_file(page.folder, page.name, page.parent);
         if (::unlink(path.c_str()) != 0 && errno != ENOENT) return io_error(path, "cannot delete");
+        if (page.window_bytes > 0) ::unlink(window_file(path.string()).c_str());
         ++count;
         ::rmdir(path.parent_path().c_str());
     }

@@ -22,10 +22,13 @@ std::string hex_of(const PageName& name);
 std::string page_file(const std::string& client_folder, const PageName& name,
                       const PageName& parent);
 
+// The name of the file with the page's rows of layers with a window.
+std::string window_file(const std::string& page_file);
+
 struct FoundPage {
     std::string folder;  // name of the client's folder
     PageName name{}, parent{};
-    std::uint64_t bytes = 0;
+    std::uint64_t bytes = 0, window_bytes = 0;  // of both parts, and of the second one
     std::int64_t written_s = 0, used_ns = 0;
 };
 
@@ -33,7 +36,8 @@ struct FoundPage {
 Status make_private_folder(const std::filesystem::path& folder);
 // Returns the first line of the file "key-check"; empty if there is none.
 std::string read_key_check(const std::filesystem::path& folder);
-// Lists all pages. Temporary files of a killed process are deleted; other names are left alone.
+// Lists all pages. A second part without its page is deleted. Temporary files of a killed process
+// are deleted; other names are left alone.
 std::vector<FoundPage> find_pages(const std::filesystem::path& folder);
 // Writes a file (0600) under a temporary name, then renames it. Creates the client's folder.
 Status write_page_file(const std::filesystem::path& folder, const std::string& file,
@@ -43,6 +47,7 @@ Result<Bytes> read_page_file(const std::filesystem::path& folder, const std::str
                              std::uint64_t bytes_max);
 // Deletes all pages, whether or not a hub uses them now. Returns their number.
 Result<std::uint64_t> forget_pages(const std::filesystem::path& folder);
+// Deletes a file, and the client's folder if it is empty then.
 void delete_page_file(const std::filesystem::path& folder, const std::string& file);
 
 }  // namespace moex

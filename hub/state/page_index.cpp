@@ -26,12 +26,30 @@ void PageIndex::add(const PageName& name, PageEntry entry) {
     MOEX_CHECK(is_new, "a page is in the index already");
 }
 
-void PageIndex::set_written(const PageName& name, std::uint64_t bytes) {
+void PageIndex::set_written(const PageName& name, std::uint64_t bytes, std::uint64_t window_bytes) {
     PageEntry& entry = entries_.at(name).entry;
     entry.is_written = true;
+    entry.window_bytes = window_bytes;
     clients_.at(entry.folder).bytes += bytes - entry.bytes;
     bytes_ += bytes - entry.bytes;
     entry.bytes = bytes;
+}
+
+std::optional<std::pair<PageName, PageEntry>> PageIndex::drop_window_before(
+    const PageName& name, std::uint32_t distance) {
+    auto at = entries_.find(name);
+    for (; at != entries_.end() && distance > 0; --distance) {
+        at = entries_.find(at->second.entry.parent);
+        if (at != entries_.end() && at->second.children.size() > 1) return std::nullopt;
+    }
+    if (at == entries_.end() || at->second.entry.window_bytes == 0) return std::nullopt;
+    const PageEntry before = at->second.entry;
+    PageEntry& entry = at->second.entry;
+    entry.bytes -= before.window_bytes;
+    clients_.at(entry.folder).bytes -= before.window_bytes;
+    bytes_ -= before.window_bytes;
+    entry.window_bytes = 0;
+    return std::pair(at->first, before);
 }
 
 void PageIndex::use(const PageName& name) {

@@ -12,6 +12,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "hub/state/page_cipher.h"
@@ -19,9 +20,10 @@
 namespace moex {
 
 struct PageEntry {
-    std::string folder;  // name of the client's folder
-    PageName parent{};   // page before this one in the text; zeros: none
-    std::uint64_t bytes = 0;
+    std::string folder;                  // name of the client's folder
+    PageName parent{};                   // page before this one in the text; zeros: none
+    std::uint64_t bytes = 0;             // of both parts
+    std::uint64_t window_bytes = 0;      // of the part of layers with a window; 0: there is none
     std::int64_t written_s = 0;          // Unix time
     bool is_written = false;             // false: the page is still in the writer's queue
     std::vector<std::uint64_t> workers;  // ids of this process's workers that computed the page
@@ -35,7 +37,12 @@ class PageIndex {
     // Adds a page as the most recently used. Requires that the index contains the parent, and does
     // not contain the name.
     void add(const PageName& name, PageEntry entry);
-    void set_written(const PageName& name, std::uint64_t bytes);
+    void set_written(const PageName& name, std::uint64_t bytes, std::uint64_t window_bytes = 0);
+    // Removes the second part of the page that is `distance` pages before `name`, unless a page
+    // between them, or this page, continues in more than one way. Returns its entry before that;
+    // nullopt if there is no such part.
+    std::optional<std::pair<PageName, PageEntry>> drop_window_before(const PageName& name,
+                                                                     std::uint32_t distance);
     void use(const PageName& name);  // makes a page the most recently used one of its client
     // Removes a page and all pages below it, and calls `removed` for each.
     using Removed = std::function<void(const PageName&, const PageEntry&)>;

@@ -123,6 +123,12 @@ Result<std::unique_ptr<DiskPages>> open_kept_pages(const ServeSettings& settings
     options.folder = kept_pages_folder(state_directory);
     options.key = *key;
     options.source = source_of(settings, parts);
+    // A device keeps pages whole.
+    for (const LayerPlan& plan : parts.model.package->config().layers)
+        if (!parts.on_gpu && plan.window > 0) {
+            ++options.num_window_layers;
+            options.window = std::max(options.window, plan.window);
+        }
     options.bytes_max = bytes_max;
     options.keep = pages.keep;
     options.key_id_of = key_id_of;

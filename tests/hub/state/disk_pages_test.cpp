@@ -65,7 +65,7 @@ class DiskPagesTest : public testing::Test {
                                       .tokens = text,
                                       .workers = workers,
                                       .memory = memory,
-                                      .read = [&](std::span<std::byte> rows) {
+                                      .read = [&](std::span<std::byte> rows, std::span<std::byte>) {
                                           const Bytes wanted = rows_of(text);
                                           std::copy(wanted.begin(), wanted.end(), rows.begin());
                                           return Status();

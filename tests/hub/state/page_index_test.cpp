@@ -37,6 +37,28 @@ TEST(PageIndexTest, EndOfTheOldestTextOfTheLargestClientLeavesFirst) {
     EXPECT_EQ(index.bytes(), 20u);
 }
 
+TEST(PageIndexTest, SecondPartLeavesOnlyWhereTheTextGoesOnInOneWay) {
+    PageIndex index;
+    for (const int page : {1, 2, 3, 4}) {
+        index.add(name_of(page), entry_of("ada", page - 1));
+        index.set_written(name_of(page), 10, 4);
+    }
+    const auto passed = index.drop_window_before(name_of(4), 2);
+    ASSERT_TRUE(passed);
+    EXPECT_EQ(passed->first, name_of(2));
+    EXPECT_EQ(passed->second.window_bytes, 4u);
+    EXPECT_EQ(index.find(name_of(2))->bytes, 6u);
+    EXPECT_EQ(index.bytes(), 36u);
+    EXPECT_FALSE(index.drop_window_before(name_of(4), 2));  // it has left already
+    EXPECT_FALSE(index.drop_window_before(name_of(4), 4));  // before the text
+
+    index.add(name_of(14), entry_of("ada", 3));  // another text goes on behind page 3
+    EXPECT_FALSE(index.drop_window_before(name_of(4), 1));
+    EXPECT_FALSE(index.drop_window_before(name_of(4), 3));
+    EXPECT_TRUE(index.drop_window_before(name_of(4), 0));
+    EXPECT_EQ(index.bytes(), 42u);
+}
+
 TEST(PageIndexTest, IndexActsLikeASetOfPathsUnderAnyHistory) {
     EXPECT_TRUE(rc::check([] {
         PageIndex index;
