@@ -82,7 +82,8 @@ test("everything works by keyboard: ask, edit, choose, answer again, settings, r
     await press("More about how words are chosen");
     await tabTo(page, "Top k");
     await keyboard.type("5");
-    await press("Python");
+    await tabTo(page, "Program");
+    await keyboard.type("Python");
     await page.locator("#snippet", { hasText: "from openai import" }).waitFor();
     await keyboard.press("Escape");
     assert.equal(await page.locator("#settings").isVisible(), false);

@@ -71,7 +71,8 @@ function piecesOf(html) {
 
 const plain = (text) => text.replace(/&amp;/g, "&").replace(/&#(\d+);/g, (_, code) => String.fromCodePoint(code));
 // Names, signs and units that are the same in all languages.
-const is_name = (text) => !/\p{L}{2}/u.test(text) || ["MoEx", "GPU", "0 B", "curl", "JavaScript", "Python"]
+const is_name = (text) => !/\p{L}{2}/u.test(text) || ["MoEx", "GPU", "0 B", "curl", "JavaScript", "Python",
+  "Claude Code", "Codex", "Qwen Code", "OpenCode", "Continue", "Open WebUI"]
   .includes(text);
 
 test("EveryTextOfADocumentComesFromItsTable", () => {

@@ -562,7 +562,8 @@ void HubProgram::print_links() const {
     std::string out = text("\n  ", model, " is served\n\n  chat   ", url, "/\n  join   ", join,
                            "\n  status ", url, "/status.html\n  API    ", url, "/v1  (model \"",
                            model, "\")\n  agents moex-hub clients --url ", url,
-                           "  (Claude Code, Codex, OpenCode, ...)\n");
+                           "  prints the settings of\n         Claude Code, Codex, Qwen Code, "
+                           "OpenCode, Continue and Open WebUI\n");
 
     if (!keys_required(server_options_))
         out += text("  admin  ", server_->make_admin_url(), "  (opens once)\n");

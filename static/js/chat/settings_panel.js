@@ -24,7 +24,6 @@ export class SettingsPanel {
     this.settings = settingsOf(kept(kept_as));
     this.own_presets = presetsOf(kept(presets_kept_as));
     this.context_tokens = null;
-    this.language = "curl";
     for (const name of Object.keys(defaults)) element(name).addEventListener("input", () => this.read(name));
     element("open-settings").addEventListener("click", () => (this.isOpen() ? this.close() : this.open()));
     element("close-settings").addEventListener("click", () => this.close());
@@ -34,12 +33,7 @@ export class SettingsPanel {
       this.draw();
       this.onPlace();
     });
-    for (const tab of element("snippet-tabs").children) {
-      tab.addEventListener("click", () => {
-        this.language = tab.dataset.language;
-        this.drawSnippet();
-      });
-    }
+    element("snippet-kind").addEventListener("change", () => this.drawSnippet());
     this.listenToPresets();
     const copy = element("copy-snippet");
     copy.addEventListener("click", () => copyText(element("snippet").textContent, copy));
@@ -146,11 +140,8 @@ export class SettingsPanel {
     element(name).setAttribute("aria-invalid", String(problem.textContent !== ""));
   }
   drawSnippet() {
-    for (const tab of element("snippet-tabs").children) {
-      tab.setAttribute("aria-pressed", String(tab.dataset.language === this.language));
-    }
     const { model = "", api_key_required: needs_key = false } = this.info ?? {};
-    const text = snippets[this.language]({ root, model, needs_key });
+    const text = snippets[element("snippet-kind").value]({ root, model, needs_key });
     element("snippet").replaceChildren(make("code", "", text));
   }
 }

@@ -279,6 +279,7 @@ export const table = {
 
     // texts about use from a program, files, and deletion of all data
     program: "Use it from a program",
+    snippet_kind: "Program",
     copy: "Copy",
     snippet_question: "Tell me a story about the sea.",
     kept: "What is kept",
@@ -587,6 +588,7 @@ export const table = {
     preset_storyteller_text: "Schreib lebendig, in Szenen und Gesprächen, und überlass die Moral den Lesern.",
 
     program: "Aus einem Programm benutzen",
+    snippet_kind: "Programm",
     copy: "Kopieren",
     snippet_question: "Erzähl mir eine Geschichte vom Meer.",
     kept: "Was aufbewahrt wird",
