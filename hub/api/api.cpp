@@ -558,6 +558,8 @@ void Api::models(HttpRequest request, Responder responder) {
 void Api::model(HttpRequest request, Responder responder) {
     if (const auto known = state_->check_model(request.rest); !known.ok())
         return responder->refuse(known.refusal());
+    if (request.header("anthropic-version"))
+        return responder->respond(json_response(state_->anthropic_models()["data"][0]));
     responder->respond(json_response(state_->model_json()));
 }
 

@@ -100,6 +100,21 @@ void read_bounds(BodyFields& fields, const ParamLimits& limits, CompletionParams
                       "invalid_value", "min_tokens");
 }
 
+constexpr std::int64_t tokens_max = 1'000'000'000;
+
+// Reads the most tokens that the answer may have; n_predict is llama.cpp's name.
+void read_max_tokens(BodyFields& fields, CompletionParams& out) {
+    for (const char* name : {"n_predict", "max_tokens", "max_completion_tokens"}) {
+        // -1 means the rest of the context, as LM Studio's and llama.cpp's clients write it.
+        const OrderedJson* const tokens = fields.find(name);
+        if (!tokens || *tokens == -1) continue;
+        // Allow 0 answer tokens if the prompt is echoed or scored: an evaluation needs the prompt's
+        // scores and no answer.
+        const std::int64_t tokens_min = out.echo || out.prompt_logprobs ? 0 : 1;
+        fields.whole(name, tokens_min, tokens_max, out.max_tokens.emplace());
+    }
+}
+
 void read_common(BodyFields& fields, const ParamLimits& limits, CompletionParams& out) {
     const GenerationDefaults& defaults = limits.defaults;
     SamplingOptions& sampling = out.sampling;
@@ -134,16 +149,7 @@ void read_common(BodyFields& fields, const ParamLimits& limits, CompletionParams
         if (out.stream) fields.unsupported("stream", "not together with 'prompt_logprobs'.");
     }
 
-    constexpr std::int64_t tokens_max = 1'000'000'000;
-    for (const char* name : {"max_tokens", "max_completion_tokens"}) {
-        // -1 means the rest of the context, as LM Studio's and llama.cpp's clients write it.
-        const OrderedJson* const tokens = fields.find(name);
-        if (!tokens || *tokens == -1) continue;
-        // Allow 0 answer tokens if the prompt is echoed or scored: an evaluation needs the prompt's
-        // scores and no answer.
-        const std::int64_t tokens_min = out.echo || out.prompt_logprobs ? 0 : 1;
-        fields.whole(name, tokens_min, tokens_max, out.max_tokens.emplace());
-    }
+    read_max_tokens(fields, out);
     fields.whole("n", 1, limits.n_max, out.n);
 
     fields.real("temperature", 0, 2, sampling.temperature);
@@ -170,7 +176,8 @@ void read_common(BodyFields& fields, const ParamLimits& limits, CompletionParams
     read_bounds(fields, limits, out);
     read_form(fields, out);
     sampling.logit_bias = read_logit_bias(fields, limits.vocab_size, limits.tokenizer);
-    refuse_unsupported(fields, out.is_chat);
+    refuse_unsupported(fields, out);
+    note_dropped(fields, out);
 }
 
 // Returns the member of a part that has its text; nullptr if the part has no text. Besides Chat
@@ -341,15 +348,32 @@ void read_reasoning_format(BodyFields& fields, CompletionParams& out) {
     out.splits_reasoning = format != "none";
 }
 
-// Reads the level of reasoning effort. A level is dropped if the chat template has no such setting.
+// Reads the level of reasoning effort, also in OpenRouter's form ({"reasoning": {"effort"}}). A
+// level is dropped if the chat template has no such setting.
 void read_effort(BodyFields& fields, CompletionParams& out) {
-    fields.string("reasoning_effort", out.reasoning_effort);
-    constexpr std::string_view levels[] = {"",       "none", "minimal", "low",
-                                           "medium", "high", "xhigh",   "max"};
-    if (std::ranges::find(levels, out.reasoning_effort) == std::end(levels))
-        fields.wrong("reasoning_effort",
-                     "\"none\", \"minimal\", \"low\", \"medium\", \"high\", \"xhigh\" or \"max\"",
-                     OrderedJson(out.reasoning_effort));
+    const OrderedJson* effort = fields.find("reasoning_effort");
+    if (const OrderedJson* reasoning = fields.find("reasoning")) {
+        if (!reasoning->is_object())
+            return fields.wrong("reasoning", "an object {\"effort\": ...}", *reasoning);
+        const bool is_off = member(*reasoning, "enabled") == false;
+        if (!effort) {
+            static const OrderedJson off = "none";
+            effort = is_off ? &off : &member(*reasoning, "effort");
+            out.effort_param = "reasoning.effort";
+        }
+        for (const char* name : {"max_tokens", "exclude"})
+            if (const OrderedJson& value = member(*reasoning, name);
+                !value.is_null() && value != false)
+                out.notes["dropped"].push_back(text("reasoning.", name));
+    }
+    if (!effort || effort->is_null() || *effort == "") return;
+    constexpr std::string_view levels[] = {"none", "minimal", "low", "medium",
+                                           "high", "xhigh",   "max"};
+    if (!effort->is_string() || std::ranges::find(levels, *effort) == std::end(levels))
+        return fields.wrong(
+            out.effort_param,
+            "\"none\", \"minimal\", \"low\", \"medium\", \"high\", \"xhigh\" or \"max\"", *effort);
+    out.reasoning_effort = effort->get<std::string>();
 }
 
 // Reads further variables of the chat template. Variables that the hub sets itself are not

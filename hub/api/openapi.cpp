@@ -75,7 +75,7 @@ constexpr const char* chat_fields = R"json({
     "description": "Default: auto where there are tools. Calls fit their schemas in every answer."},
   "parallel_tool_calls": {"type": "boolean", "default": true},
   "reasoning_effort": {"type": "string",
-    "enum": ["none", "minimal", "low", "medium", "high", "xhigh"],
+    "enum": ["none", "minimal", "low", "medium", "high", "xhigh", "max"],
     "description": "Where the chat template has it; elsewhere it is dropped and named."},
   "chat_template_kwargs": {"type": "object"}
 })json";

@@ -121,6 +121,32 @@ void refuse_constraints(BodyFields& fields) {
         refuse(name, "use 'response_format', 'regex' or 'grammar'.");
     refuse("chat_template", "the checkpoint's own is used.");
     refuse("use_beam_search", "there is no beam search.");
+    refuse("lora", "there are no adapters.");
+    refuse("stop_regex", "use 'stop'.");
+    for (const char* name : {"include_stop_str_in_output", "no_stop_trim"})
+        refuse(name, "an answer ends before the stop string.");
+    for (const char* name : {"n_indent", "t_max_predict_ms"}) refuse(name, "use 'stop'.");
+    refuse("truncate_prompt_tokens", "a prompt that is too long is refused, not cut.");
+}
+
+// Refuses the fields of other servers that ask for a part of the answer that the hub does not have.
+void refuse_parts(BodyFields& fields, const CompletionParams& params) {
+    const auto refuse = [&](const char* name, const char* why) {
+        const OrderedJson* const value = fields.find(name);
+        const bool is_asked = value && *value != false && *value != 0 &&
+                              !(value->is_array() && value->empty());
+        if (is_asked) fields.unsupported(name, why);
+    };
+    // llama.cpp's progress is a part of streams alone.
+    if (params.stream) refuse("return_progress", "streams begin with the first token.");
+    if (params.is_chat) {
+        refuse("echo", "a chat's prompt is not echoed; /v1/completions does so.");
+        refuse("n_probs", "use 'logprobs' and 'top_logprobs'.");
+    }
+    for (const char* name : {"return_tokens", "return_token_ids", "return_tokens_as_token_ids"})
+        refuse(name, "answers have no token ids; POST /tokenize gives those of a text.");
+    refuse("response_fields", "answers have all their fields.");
+    refuse("post_sampling_probs", "use 'logprobs': they are those before sampling.");
 }
 
 }  // namespace
@@ -148,14 +174,14 @@ void read_form(BodyFields& fields, CompletionParams& out) {
     }
 }
 
-void refuse_unsupported(BodyFields& fields, bool is_chat) {
+void refuse_unsupported(BodyFields& fields, const CompletionParams& params) {
     const auto non_empty = [&](const char* name, const char* why) {
         const OrderedJson* value = fields.find(name);
         if (value && !((value->is_array() || value->is_object()) && value->empty()))
             fields.unsupported(name, why);
     };
 
-    if (is_chat) {
+    if (params.is_chat) {
         const OrderedJson* const call = fields.find("function_call");
         if (!call || *call != "none") non_empty("functions", "use 'tools'.");
         if (call && *call != "none" && *call != "auto")
@@ -173,7 +199,30 @@ void refuse_unsupported(BodyFields& fields, bool is_chat) {
             fields.unsupported("best_of", "only 1 is.");
     }
     refuse_constraints(fields);
+    refuse_parts(fields, params);
     refuse_stateful(fields);
+}
+
+void note_dropped(const BodyFields& fields, CompletionParams& out) {
+    for (const auto& [name, neutral] : advice_fields) {
+        const OrderedJson* const value = fields.find(name);
+        const bool is_neutral = !value || (value->is_number() && *value == neutral) ||
+                                (value->is_boolean() && *value == (neutral != 0));
+        if (!is_neutral) out.notes["dropped"].push_back(name);
+    }
+}
+
+Refusal in_clients_words(Refusal refusal,
+                         std::span<const std::pair<std::string_view, std::string_view>> names) {
+    for (const auto& [ours, theirs] : names) {
+        if (refusal.param != ours) continue;
+        const std::string quoted = text('\'', ours, '\'');
+        if (const std::size_t at = refusal.message.find(quoted); at != std::string::npos)
+            refusal.message.replace(at, quoted.size(), text('\'', theirs, '\''));
+        refusal.param = theirs;
+        break;
+    }
+    return refusal;
 }
 
 void refuse_stateful(BodyFields& fields) {

@@ -3,6 +3,10 @@
 // openai_request.cpp.
 #pragma once
 
+#include <span>
+#include <string_view>
+#include <utility>
+
 #include "hub/api/body_fields.h"
 #include "hub/api/completion_params.h"
 
@@ -33,7 +37,32 @@ inline constexpr const char* constraint_fields[] = {
 
 // Refuses fields that ask for something that the hub cannot do. Values that clients send by default
 // are accepted.
-void refuse_unsupported(BodyFields& fields, bool is_chat);
+void refuse_unsupported(BodyFields& fields, const CompletionParams& params);
+// Settings of other servers that advise how an answer is sampled, thought or shown, each with the
+// value that has no effect. An answer without them is a right answer, so that the hub drops them.
+inline constexpr std::pair<const char*, double> advice_fields[] = {{"mirostat", 0},
+                                                                   {"dry_multiplier", 0},
+                                                                   {"xtc_probability", 0},
+                                                                   {"typical_p", 1},
+                                                                   {"tfs_z", 1},
+                                                                   {"top_a", 0},
+                                                                   {"top_n_sigma", -1},
+                                                                   {"dynatemp_range", 0},
+                                                                   {"length_penalty", 1},
+                                                                   {"thinking_budget", -1},
+                                                                   {"thinking_budget_tokens", -1},
+                                                                   {"reasoning_budget", -1},
+                                                                   {"max_thinking_tokens", -1},
+                                                                   {"include_reasoning", 1},
+                                                                   {"skip_special_tokens", 1},
+                                                                   {"timings_per_token", 0}};
+// Names those of them that the request sets in CompletionParams::notes ("dropped").
+void note_dropped(const BodyFields& fields, CompletionParams& out);
+
+// Returns the refusal with the name that the client's dialect has for the field: `names` has pairs
+// of OpenAI's name and the client's name.
+Refusal in_clients_words(Refusal refusal,
+                         std::span<const std::pair<std::string_view, std::string_view>> names);
 // Refuses fields by which a client continues something that a server has stored. A second turn that
 // came without its history would be answered as if it were the first.
 void refuse_stateful(BodyFields& fields);

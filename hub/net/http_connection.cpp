@@ -191,7 +191,7 @@ void HttpConnection::judge_head() {
     exchange_.id = request.id;
     exchange_.method = request.method;
     exchange_.raw_target = request.raw_target;
-    exchange_.dialect = dialect_of(request.path);
+    exchange_.dialect = dialect_of(request);
     exchange_.client_address = request.remote_address;
     exchange_.secure = request.secure;
     exchange_.head_only = request.method == "HEAD";
@@ -242,7 +242,7 @@ void HttpConnection::refuse(const GateRefusal& refusal) {
     if (state_ == State::reading_head) {
         begin_exchange();
         exchange_.id = make_request_id();
-        exchange_.dialect = dialect_of(gate_.request().path);
+        exchange_.dialect = dialect_of(gate_.request());
     }
     ++hub_.requests_refused;
 

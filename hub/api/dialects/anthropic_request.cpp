@@ -204,9 +204,10 @@ void read_form(BodyFields& fields, OrderedJson& out, std::string& param) {
 
 // Reads thinking and effort.
 void read_thinking(BodyFields& fields, OrderedJson& out) {
-    if (const OrderedJson* config = fields.find("output_config"))
-        if (const OrderedJson& effort = member(*config, "effort"); effort.is_string())
-            out["reasoning_effort"] = effort;
+    if (const OrderedJson* config = fields.find("output_config")) {
+        if (!config->is_object()) return fields.wrong("output_config", "an object", *config);
+        out["reasoning_effort"] = member(*config, "effort");
+    }
     const OrderedJson* thinking = fields.find("thinking");
     if (!thinking) return;
     const OrderedJson& type = member(*thinking, "type");
@@ -238,6 +239,8 @@ Checked<CompletionParams> read_body(const OrderedJson& body, const ParamLimits& 
 
     for (const char* name : constraint_fields)
         if (const OrderedJson* value = fields.find(name)) chat[name] = *value;
+    for (const auto& [name, neutral] : advice_fields)
+        if (const OrderedJson* value = fields.find(name)) chat[name] = *value;
 
     if (!is_prompt_only && !chat.contains("max_tokens"))
         fields.refuse("max_tokens: Field required", "missing_required_parameter", "max_tokens");
@@ -250,9 +253,15 @@ Checked<CompletionParams> read_body(const OrderedJson& body, const ParamLimits& 
     refuse_stateful(fields);
     if (fields.problem()) return *fields.problem();
 
+    constexpr std::pair<std::string_view, std::string_view> names[] = {
+        {"reasoning_effort", "output_config.effort"}, {"stop", "stop_sequences"}};
     auto params = read_chat_params(chat, limits);
-    if (params.ok() && params->form.param == "json_schema") params->form.param = form_param;
-    if (params.ok()) params->effort_param = "output_config.effort";
+    if (!params.ok()) return in_clients_words(params.refusal(), names);
+    if (params->form.param == "json_schema") params->form.param = form_param;
+    params->effort_param = "output_config.effort";
+    if (const OrderedJson* thinking = fields.find("thinking"))
+        if (!member(*thinking, "budget_tokens").is_null())
+            params->notes["dropped"].push_back("thinking.budget_tokens");
     return params;
 }
 

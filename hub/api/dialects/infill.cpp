@@ -28,7 +28,10 @@ void read_files(BodyFields& fields, MiddleWish& out) {
 OrderedJson completion_body(const OrderedJson& body, const std::string& prefix) {
     OrderedJson out = body;
     out["prompt"] = prefix;
-    for (const char* name : {"suffix", "echo", "logprobs", "max_tokens", "n"}) out.erase(name);
+    // Editors send llama.cpp's bounds of time and indentation unasked; the answer is right without.
+    for (const char* name : {"suffix", "echo", "logprobs", "max_tokens", "n", "n_predict",
+                             "response_fields", "n_indent", "t_max_predict_ms"})
+        out.erase(name);
     const OrderedJson& tokens = member(body, "n_predict");
     if (!tokens.is_null() && tokens != -1 && tokens != -2) out["max_tokens"] = tokens;
     return out;

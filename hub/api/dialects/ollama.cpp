@@ -38,6 +38,7 @@ OrderedJson read_common(BodyFields& fields, const OrderedJson& body) {
         for (const char* name : {"temperature", "top_p", "top_k", "min_p", "seed", "stop",
                                  "presence_penalty", "frequency_penalty", "repeat_penalty"})
             copy(given, name, out, name);
+        for (const auto& [name, neutral] : advice_fields) copy(given, name, out, name);
         // A num_predict of zero or less allows tokens up to the end of the context.
         const OrderedJson* tokens = given.find("num_predict");
         if (tokens && !(tokens->is_number() && tokens->get<double>() <= 0))
@@ -56,7 +57,7 @@ OrderedJson read_common(BodyFields& fields, const OrderedJson& body) {
 
     if (const OrderedJson* think = fields.find("think")) {
         if (!think->is_boolean() && !think->is_string())
-            fields.wrong("think", "true, false or a level", *think);
+            fields.wrong("think", "true, false, \"low\", \"medium\", \"high\" or \"max\"", *think);
         out["chat_template_kwargs"] = {{"enable_thinking", *think != false}};
         if (think->is_string()) out["reasoning_effort"] = *think;
     }
@@ -88,7 +89,9 @@ void read_messages(BodyFields& fields, const OrderedJson& messages, OrderedJson&
 }
 
 Checked<CompletionParams> named_as_asked(Checked<CompletionParams> params, const char* source) {
-    if (!params.ok()) return params;
+    constexpr std::pair<std::string_view, std::string_view> names[] = {
+        {"reasoning_effort", "think"}, {"max_tokens", "num_predict"}};
+    if (!params.ok()) return in_clients_words(params.refusal(), names);
     params->source = source;
     params->max_tokens_param = "num_predict";
     params->effort_param = "think";

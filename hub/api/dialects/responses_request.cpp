@@ -243,16 +243,21 @@ Checked<CompletionParams> read_responses(const OrderedJson& body, const ParamLim
         if (const OrderedJson* value = fields.find(name)) chat[name] = *value;
     for (const char* name : constraint_fields)
         if (const OrderedJson* value = fields.find(name)) chat[name] = *value;
+    for (const auto& [name, neutral] : advice_fields)
+        if (const OrderedJson* value = fields.find(name)) chat[name] = *value;
     if (const OrderedJson* tokens = fields.find("max_output_tokens")) chat["max_tokens"] = *tokens;
-    if (const OrderedJson* reasoning = fields.find("reasoning"))
-        if (const OrderedJson& effort = member(*reasoning, "effort"); !effort.is_null())
-            chat["reasoning_effort"] = effort;
+    if (const OrderedJson* reasoning = fields.find("reasoning")) {
+        if (!reasoning->is_object()) fields.wrong("reasoning", "an object", *reasoning);
+        chat["reasoning_effort"] = member(*reasoning, "effort");
+    }
     // The answer is always a new item, even if the last message of the input is the assistant's.
     chat["add_generation_prompt"] = true;
     if (fields.problem()) return *fields.problem();
 
+    constexpr std::pair<std::string_view, std::string_view> names[] = {
+        {"reasoning_effort", "reasoning.effort"}, {"max_tokens", "max_output_tokens"}};
     auto params = read_chat_params(chat, limits);
-    if (!params.ok()) return params;
+    if (!params.ok()) return in_clients_words(params.refusal(), names);
     params->source = "input";
     params->max_tokens_param = "max_output_tokens";
     params->effort_param = "reasoning.effort";

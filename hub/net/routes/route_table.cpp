@@ -305,10 +305,15 @@ std::vector<RouteInfo> server_routes() {
     return routes;
 }
 
-// An unknown path is answered in the dialect of the paths around it.
-Dialect dialect_of(std::string_view path) {
-    if (const Route* route = find_route(path)) return route->dialect;
-    if (path.starts_with("/v1/messages")) return Dialect::anthropic;
+// An unknown path is answered in the dialect of the paths around it. Anthropic's clients also use
+// paths that OpenAI has, e.g. /v1/models, and send a header that no other dialect has.
+Dialect dialect_of(const HttpRequest& request) {
+    const std::string_view path = request.path;
+    const Route* const route = find_route(path);
+    if (route && route->dialect != Dialect::openai) return route->dialect;
+    if (path.starts_with("/v1/messages") || request.header("anthropic-version"))
+        return Dialect::anthropic;
+    if (route) return Dialect::openai;
     const bool is_ollama = path.starts_with("/api/") && !path.starts_with("/api/admin/");
     return is_ollama ? Dialect::ollama : Dialect::openai;
 }

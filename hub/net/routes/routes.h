@@ -149,7 +149,7 @@ struct RouteInfo {
     bool is_join = false;    // as is_hosts, but needs the join token
 };
 std::vector<RouteInfo> server_routes();
-// Returns the dialect of errors about a request for `path`.
-Dialect dialect_of(std::string_view path);
+// Returns the dialect of errors about a request.
+Dialect dialect_of(const HttpRequest& request);
 
 }  // namespace moex::net

@@ -320,6 +320,75 @@ TEST_F(AgentsTest, FieldsOfOtherServersAreDoneOrNamed) {
     EXPECT_LT(ended["text"].get<std::string>().size(), whole.size());
 }
 
+TEST_F(AgentsTest, ABadEffortIsNamedInTheWordsOfItsDialect) {
+    const Json user = {{{"role", "user"}, {"content", "Go"}}};
+    const std::string model = model_.package->name();
+    struct Row {
+        Dialect dialect;
+        Handler handler;
+        Json body;
+        std::string field;  // its path, joined by points
+    };
+    const Row rows[] = {
+        {Dialect::openai, chat_path, {{"messages", user}}, "reasoning_effort"},
+        {Dialect::openai, chat_path, {{"messages", user}}, "reasoning.effort"},
+        {Dialect::responses, &Api::respond, {{"input", "Go"}}, "reasoning.effort"},
+        {Dialect::anthropic,
+         &Api::anthropic_message,
+         {{"model", model}, {"max_tokens", 2}, {"messages", user}},
+         "output_config.effort"},
+        {Dialect::ollama, &Api::ollama_chat, {{"model", model}, {"messages", user}}, "think"}};
+    for (const Row& row : rows)
+        for (const Json& effort : {Json("ultra"), Json(7), Json{{"a", 1}}, Json{"high"}}) {
+            dialect_ = row.dialect;
+            Json body = row.body;
+            const std::size_t point = row.field.find('.');
+            if (point == std::string::npos)
+                body[row.field] = effort;
+            else
+                body[row.field.substr(0, point)][row.field.substr(point + 1)] = effort;
+            const auto refused = ask(row.handler, body);
+            EXPECT_EQ(refused->status(), 400u) << body;
+            const std::string& said = refused->response().body;
+            EXPECT_NE(said.find("'" + row.field + "'"), std::string::npos) << said;
+            EXPECT_NE(said.find("medium"), std::string::npos) << said;
+            const std::string found = Json(effort.dump()).dump();
+            EXPECT_NE(said.find(found.substr(1, found.size() - 2)), std::string::npos) << said;
+        }
+    dialect_ = Dialect::openai;
+    EXPECT_EQ(ask(chat_path, chat("Go", {{"reasoning", "high"}}))->status(), 400u);
+    EXPECT_EQ(chatted({{"reasoning", {{"effort", "low"}, {"exclude", true}}}})["moex"]["dropped"],
+              Json({"reasoning.exclude", "reasoning.effort"}));
+    dialect_ = Dialect::responses;
+    const auto tokens = ask(&Api::respond, {{"input", "Go"}, {"max_output_tokens", "many"}});
+    EXPECT_EQ(tokens->json()["error"]["param"], "max_output_tokens");
+}
+
+TEST_F(AgentsTest, WhatAnAnswerLacksIsRefusedAndWhatItDoesWithoutIsNamed) {
+    for (const Json& asked_for :
+         {Json{{"return_progress", true}, {"stream", true}}, Json{{"echo", true}},
+          Json{{"n_probs", 3}}, Json{{"return_tokens", true}}, Json{{"return_token_ids", true}},
+          Json{{"return_tokens_as_token_ids", true}}, Json{{"response_fields", {"content"}}},
+          Json{{"post_sampling_probs", true}}, Json{{"stop_regex", "a+"}},
+          Json{{"include_stop_str_in_output", true}}, Json{{"no_stop_trim", true}},
+          Json{{"n_indent", 4}}, Json{{"t_max_predict_ms", 9}}, Json{{"lora", {{{"id", 0}}}}},
+          Json{{"truncate_prompt_tokens", 5}}}) {
+        const auto refused = ask(chat_path, chat("Go", asked_for));
+        EXPECT_EQ(refused->status(), 400u) << asked_for;
+        EXPECT_EQ(refused->json()["error"]["param"], asked_for.begin().key());
+    }
+    const Json neutral{{"mirostat", 0},  {"typical_p", 1.0},       {"top_n_sigma", -1},
+                       {"echo", false},  {"n_probs", 0},           {"return_progress", true},
+                       {"n_predict", 2}, {"reasoning_budget", -1}, {"timings_per_token", false}};
+    const Json answer = asked(chat_path, {{"messages", chat("Go")["messages"]}, {"n_predict", 2}});
+    EXPECT_EQ(answer["usage"]["completion_tokens"], 2);
+    EXPECT_FALSE(chatted(neutral)["moex"].contains("dropped"));
+    for (const Json& advice : {Json{{"mirostat", 2}}, Json{{"dry_multiplier", 0.8}},
+                               Json{{"thinking_budget", 9}}, Json{{"skip_special_tokens", false}},
+                               Json{{"typical_p", 0.5}}, Json{{"timings_per_token", true}}})
+        EXPECT_EQ(chatted(advice)["moex"]["dropped"], Json::array({advice.begin().key()}));
+}
+
 TEST_F(AgentsTest, ToolsThatMakeThePromptTooLongAreNamedSo) {
     Json tool = function_tool("t", with_member({{"type", "null"}}));
     for (const int words : {3000, 40000}) {

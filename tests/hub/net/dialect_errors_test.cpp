@@ -79,6 +79,27 @@ TEST(DialectErrorsTest, UnknownPathsHaveTheDialectOfTheirNeighbours) {
                      "not_found_error", "not_found_error");
 }
 
+TEST(DialectErrorsTest, AnthropicsHeaderGivesAnthropicsErrors) {
+    TestHub hub;
+    const std::string version = "anthropic-version: 2023-06-01\r\n";
+    struct {
+        const char *method, *path;
+        unsigned status;
+        const char* type;
+    } const wrong[] = {{"GET", "/v1/files", 404, "not_found_error"},
+                       {"POST", "/v1/complete", 404, "not_found_error"},
+                       {"POST", "/v1/v1/messages", 404, "not_found_error"},
+                       {"POST", "/messages", 404, "not_found_error"},
+                       {"DELETE", "/v1/models/x", 405, "invalid_request_error"},
+                       {"GET", "/v1/models/x", 404, "not_found_error"},
+                       {"GET", "/v1/messages", 405, "invalid_request_error"}};
+    for (const auto& one : wrong)
+        expect_error(fetch(hub.port(), one.method, one.path, json_type + version, "{}"), one.status,
+                     {one.path, "anthropic"}, "", one.type);
+    const auto ollama = fetch(hub.port(), "POST", "/api/chat", version, "{");
+    EXPECT_TRUE(Json::parse(ollama.body)["error"].is_string()) << ollama.body;
+}
+
 // The request gate sees only bytes, and refuses a request before the route is looked up.
 TEST(DialectErrorsTest, ABodyThatIsTooLargeIsSaidSo) {
     TestHub hub;

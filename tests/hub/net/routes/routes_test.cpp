@@ -173,7 +173,9 @@ TEST(RoutesTest, NoRouteTakesABodyFromAForeignPage) {
     for (const RouteInfo& route : server_routes()) {
         if (route.method != std::string("POST")) continue;
         const std::string path(route.path);
-        const bool is_ollama = dialect_of(path) == Dialect::ollama;
+        HttpRequest request;
+        request.path = path;
+        const bool is_ollama = dialect_of(request) == Dialect::ollama;
         for (const std::string type : {"", "Content-Type: text/plain\r\n",
                                        "Content-Type: application/x-www-form-urlencoded\r\n"}) {
             EXPECT_EQ(status(path, type + "Origin: https://evil.example\r\n"), 403u) << path;
