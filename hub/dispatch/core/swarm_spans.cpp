@@ -108,7 +108,7 @@ bool SwarmSpans::gives_way(EventContext& context, Worker& worker) {
                one.second.end_layer >= held.end_layer;
     });
     if (!held.ready || !has_other || board_->is_used(id)) return false;
-    const Range free = layers_without_holder(rooms_.at(worker.id));
+    const Range free = layers_without_holder(room_of(worker));
     if (free.first == free.second) return false;
     context.send(worker, encode_span_release(id));
     drop(id);
@@ -127,23 +127,31 @@ bool SwarmSpans::leaves_room_for_experts(std::uint64_t bytes) const {
     return room >= spans + swarm_.placement.directory().num_units() * options_.expert_blob_bytes;
 }
 
+// Returns the room for a span. Where the hub computes no experts itself, that is what the worker's
+// experts leave: experts that are pushed out have no holder until another worker has loaded them.
+SwarmSpans::Room SwarmSpans::room_of(const Worker& worker) const {
+    Room room = rooms_.at(worker.id);
+    if (options_.local_fallback) return room;
+    const std::uint64_t taken = worker.num_planned() * options_.expert_blob_bytes + room.kv_bytes,
+                        budget = worker.device.budget_bytes;
+    room.bytes = std::min(room.bytes, budget - std::min(budget, taken));
+    return room;
+}
+
 void SwarmSpans::consider(EventContext& context, Worker& worker) {
-    const auto room = rooms_.find(worker.id);
-    if (room == rooms_.end() || !worker.health.serves() || worker.leaving() || worker.hands_over ||
-        worker.num_ready < worker.num_planned() || !gives_way(context, worker))
+    if (!rooms_.contains(worker.id) || !worker.health.serves() || worker.leaving() ||
+        worker.hands_over || worker.num_ready < worker.num_planned() || !gives_way(context, worker))
         return;
 
-    const auto [first, end] = choose(room->second);
+    const Room room = room_of(worker);
+    const auto [first, end] = choose(room);
     if (first == end) return;
     SpanAssign assign{.span = ++last_span_,
                       .first_layer = first,
                       .end_layer = end,
                       .context_tokens = options_.spans.context_tokens,
-                      .kv_bytes_max = room->second.kv_bytes};
-    Held held{.worker = worker.id,
-              .first_layer = first,
-              .end_layer = end,
-              .bytes = room->second.kv_bytes};
+                      .kv_bytes_max = room.kv_bytes};
+    Held held{.worker = worker.id, .first_layer = first, .end_layer = end, .bytes = room.kv_bytes};
     for (std::uint32_t layer = first; layer < end; ++layer) {
         assign.layers.push_back(*options_.spans.layer_of(layer));
         held.bytes += layer_bytes(layer);

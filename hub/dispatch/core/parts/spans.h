@@ -57,6 +57,7 @@ class SwarmSpans : public SwarmPart {
     std::vector<std::uint32_t> holders_of_layers() const;
     Range layers_without_holder(const Room& room) const;
     Range choose(const Room& room) const;
+    Room room_of(const Worker& worker) const;
     bool gives_way(EventContext& context, Worker& worker);
     bool leaves_room_for_experts(std::uint64_t bytes) const;
     void drop(std::uint32_t span);

@@ -49,10 +49,10 @@ class SwarmSpansTest : public testing::Test {
         Hello hello;
         hello.caps.push_back(span_cap);
         hello.worker_key = key;
-        hello.device = {.backend = "test", .budget_bytes = 1u << 30};
+        hello.device = {.backend = "test", .budget_bytes = budget_bytes_};
         // The hub plans with four fifths of it.
         hello.span_bytes = (layers * layer_bytes * 5 + 3) / 4;
-        hello.span_kv_bytes = 1u << 30;
+        hello.span_kv_bytes = kv_bytes_;
         core_->on_frame(now_, id, encode_hello(hello), actions_);
         perform();
         return id;
@@ -113,6 +113,7 @@ class SwarmSpansTest : public testing::Test {
             {.span = assign.span, .num_pages = 8, .page_tokens = 128, .rows_max = 64}));
     }
 
+    std::uint64_t budget_bytes_ = 1u << 30, kv_bytes_ = 1u << 30;  // of workers that join
     SwarmOptions options_;
     std::optional<SwarmCore> core_;
     TimePoint now_ = TimePoint{} + 1h;
@@ -137,6 +138,16 @@ TEST_F(SwarmSpansTest, LayersWithoutAHolderComeFirstThenStandbys) {
     const WorkerId e = join(2, "e");
     wait();
     EXPECT_EQ(layers_of(e), Range(6, 8));
+}
+
+TEST_F(SwarmSpansTest, HubWithoutExpertsGivesSpansTheRoomThatExpertsLeave) {
+    options_.local_fallback = false;
+    kv_bytes_ = 100'000;
+    budget_bytes_ = kv_bytes_ + num_layers * num_experts * blob_bytes + 2 * layer_bytes;
+
+    // Both have room for 7 layers, but hold every expert, too.
+    EXPECT_EQ(layers_of(join(7, "first")), Range(2, 4));
+    EXPECT_EQ(layers_of(join(7, "second")), Range(4, 6));
 }
 
 TEST_F(SwarmSpansTest, StandbyMovesToLayersThatLostTheirHolder) {
