@@ -219,8 +219,11 @@ async function stream(conversation, messages, left) {
     ...(messages.length > 1 ? { n: messages.length } : {}),
   });
   // The hub sends a resumed stream from its first event on, so each message restarts with the text that it had then.
-  const from = (left?.from ?? messages).map(({ content, reasoning, reasoning_ms, facts }) => (
-    { content, reasoning, reasoning_ms, facts: { ...facts } }));
+  const from = messages.map(({ content, reasoning, reasoning_ms, facts }, i) => {
+    const mine = { reasoning_ms, facts: { ...facts } };
+    const { content: chars, reasoning: thought_chars, ...past } = left?.from[i] ?? mine;
+    return { content: content.slice(0, chars), reasoning: reasoning.slice(0, thought_chars), ...past };
+  });
   const place = isHere() && !left ? "device" : "hub";
   let turns = null, stream_id = left?.id ?? "";
   const begin = () => {
@@ -248,7 +251,9 @@ async function stream(conversation, messages, left) {
       stream_id = id;
       begin();
       const ids = messages.map((message) => message.id);
-      if (id) write(left_name, { id, conversation: conversation.id, messages: ids, from });
+      // Of the texts only their lengths: the conversation has them, encrypted.
+      const lengths = from.map((one) => ({ ...one, content: one.content.length, reasoning: one.reasoning.length }));
+      if (id) write(left_name, { id, conversation: conversation.id, messages: ids, from: lengths });
     },
     onChunk(chunk) {
       const now = performance.now();

@@ -2,21 +2,18 @@
 // "moex-pages", and a record of each in the database "moex-pages". Nothing is kept before the user has agreed
 // (chat/remembering.js).
 //
-// A file is encrypted by AES-GCM with a random nonce (12 bytes, then the encrypted page and its tag); its name and the
-// model are authenticated with it. The key was made in this browser and cannot be exported; scripts of this site can
-// use it, and the browser keeps it in the same profile. Names are keyed hashes (HMAC) of the tokens before the page and
-// of all tokens to its end, so they do not show whether a guessed text was read:
+// A file is encrypted (sealed.js); its name and the model are authenticated with it. Names are keyed hashes (HMAC) of
+// the tokens before the page and of all tokens to its end, so they do not show whether a guessed text was read:
 //   HMAC(tokens before).HMAC(tokens to the end)
 // A record has the size, the time of the last use and the conversations; no text. A text's pages form a chain: the end
 // of one page is the beginning of the next.
 //
 // When the database is deleted, in whatever tab, each open KeptPages closes and writes nothing any more.
+import { keys_id, newCipherKey, seal, takeKeys, unseal } from "./sealed.js";
 import { bounded, fileRoot, inTable, openDatabase, roomForFiles } from "./storage.js";
 
 export const pages_name = "moex-pages";      // of the folder and of the database; js/forget.js deletes both
 const table = "records";
-const keys_id = "keys";
-const nonce_bytes = 12;
 // Pages are deleted when they were not used for so long, and the least recently used first when they exceed the budget.
 export const keep_days = 7;
 const bytes_max_most = 2 ** 30, quota_share = 0.1;
@@ -26,6 +23,11 @@ const encoder = new TextEncoder();
 const toHex = (bytes) => Array.from(new Uint8Array(bytes), (byte) => byte.toString(16).padStart(2, "0")).join("");
 const isFull = (error) => error.name === "QuotaExceededError";
 
+const newKeys = async () => ({
+  cipher: await newCipherKey(),
+  names: await crypto.subtle.generateKey({ name: "HMAC", hash: "SHA-256", length: 256 }, false, ["sign"]),
+});
+
 // Stores, finds and deletes pages.
 export class KeptPages {
   // `model`: the name of the pages' source; pages of another source are not found. Rejects with a StorageError, or with
@@ -34,7 +36,7 @@ export class KeptPages {
     const kept = new KeptPages(model);
     kept.database = await openDatabase(pages_name, (made) => made.createObjectStore(table, { keyPath: "id" }));
     kept.database.addEventListener("versionchange", () => { kept.is_closed = true; });
-    await kept.takeKeys();
+    kept.keys = await takeKeys(kept.database, table, newKeys);
     const root = await fileRoot();
     kept.folder = await bounded("files", () => root.getDirectoryHandle(pages_name, { create: true }));
     const { quota = Infinity } = await roomForFiles() ?? {};
@@ -51,23 +53,6 @@ export class KeptPages {
     this.database?.close();
   }
 
-  // Makes the two keys at first use. Two tabs may do so at once: the keys of the first are used.
-  async takeKeys() {
-    const find = () => inTable(this.database, table, "readonly", (store) => store.get(keys_id));
-    this.keys = await find();
-    if (this.keys) return;
-    const made = {
-      id: keys_id,
-      cipher: await crypto.subtle.generateKey({ name: "AES-GCM", length: 256 }, false, ["encrypt", "decrypt"]),
-      names: await crypto.subtle.generateKey({ name: "HMAC", hash: "SHA-256", length: 256 }, false, ["sign"]),
-    };
-    await inTable(this.database, table, "readwrite", (store) => {
-      const request = store.get(keys_id);
-      request.onsuccess = () => request.result ?? store.put(made);
-    });
-    this.keys = await find();
-  }
-
   // Returns the records of all files: {id: the file's name, bytes, used_at, position, conversations}.
   async records() {
     const all = await inTable(this.database, table, "readonly", (store) => store.getAll());
@@ -80,9 +65,7 @@ export class KeptPages {
     const text = `${this.model} ${toHex(hash)}`;
     return toHex(await crypto.subtle.sign("HMAC", this.keys.names, encoder.encode(text))).slice(0, 32);
   }
-  cipher(name, nonce) {
-    return { name: "AES-GCM", iv: nonce, additionalData: encoder.encode(`${name} ${this.model}`) };
-  }
+  sealedAs(name) { return `${name} ${this.model}`; }
 
   // Returns the names of the files of the pages behind the tokens `before`: the page to `end` first, then at most three
   // others, the last used first.
@@ -101,8 +84,7 @@ export class KeptPages {
         const file = await this.folder.getFileHandle(name);
         return (await file.getFile()).arrayBuffer();
       });
-      const cipher = this.cipher(name, bytes.slice(0, nonce_bytes));
-      return new Uint8Array(await crypto.subtle.decrypt(cipher, this.keys.cipher, bytes.slice(nonce_bytes)));
+      return await unseal(this.keys.cipher, this.sealedAs(name), bytes);
     } catch { return null; }
   }
 
@@ -127,9 +109,8 @@ export class KeptPages {
   // needs, or to "closed".
   async write({ before, end, bytes, position, conversation, chain }) {
     const name = `${await this.nameOf(before)}.${await this.nameOf(end)}`;
-    const nonce = crypto.getRandomValues(new Uint8Array(nonce_bytes));
-    const sealed = await crypto.subtle.encrypt(this.cipher(name, nonce), this.keys.cipher, bytes);
-    const size = nonce_bytes + sealed.byteLength;
+    const sealed = await seal(this.keys.cipher, this.sealedAs(name), bytes);
+    const size = sealed.length;
     const records = await this.records();
     const replaced = records.filter(({ id, conversations }) => (
       id !== name && id.startsWith(`${name.split(".")[0]}.`) && conversations.every((one) => one === conversation)));
@@ -148,7 +129,7 @@ export class KeptPages {
     while (total + size > this.bytes_max) if (!await makeRoom()) return "full";
     for (let evicted = 0; !this.is_closed; evicted += 1) {
       try {
-        await this.writeFile(name, nonce, sealed);
+        await this.writeFile(name, sealed);
         break;
       } catch (error) {
         if (error.name === "NoModificationAllowedError") return "kept";      // another tab writes the same page
@@ -164,19 +145,19 @@ export class KeptPages {
   }
 
   // A file that was cut short is deleted; if that is not possible, its tag does not fit.
-  async writeFile(name, nonce, sealed) {
+  async writeFile(name, sealed) {
     const file = await this.folder.getFileHandle(name, { create: true });
     const handle = await file.createSyncAccessHandle();
     let written = 0;
     try {
       handle.truncate(0);
-      written = handle.write(nonce, { at: 0 }) + handle.write(new Uint8Array(sealed), { at: nonce_bytes });
+      written = handle.write(sealed, { at: 0 });
       handle.flush();
     } finally {
       handle.close();
-      if (written !== nonce_bytes + sealed.byteLength) await this.folder.removeEntry(name).catch(() => {});
+      if (written !== sealed.length) await this.folder.removeEntry(name).catch(() => {});
     }
-    if (written !== nonce_bytes + sealed.byteLength) throw new DOMException(name, "QuotaExceededError");
+    if (written !== sealed.length) throw new DOMException(name, "QuotaExceededError");
   }
 
   async remove(names) {

@@ -302,6 +302,20 @@ test("Forget everything asks first, and then deletes all data of all tabs", asyn
   }, { answer: brief });
 });
 
+test("a page without cryptography says so, and still chats", async () => {
+  await story(async ({ open, context }) => {
+    await context.addInitScript(() => {
+      Object.defineProperty(Crypto.prototype, "subtle", { get: () => undefined });      // as on http:// in a network
+    });
+    const page = await open();
+    await page.locator("#trouble", { hasText: "cannot keep the conversation" }).waitFor();
+    await ask(page, "Still here?");
+    await settled(page);
+    assert.deepEqual(await answers(page), ["Answer to Still here?"]);
+    assert.deepEqual(page.errors, []);
+  }, { answer: brief });
+});
+
 test("a browser without a database says so, and still chats", async () => {
   await story(async ({ open, context }) => {
     await context.addInitScript(() => {

@@ -1,12 +1,17 @@
-// The files in which "this device" keeps pages, in a real Chromium without a GPU: wasm/page_files.js in a Dedicated
-// Worker over the browser's own storage. The pages are bytes that the test makes instead of a model, so that stories of
-// full, broken and deleted storage take no model.
+// What the browser keeps of conversations, in a real Chromium without a GPU: it is encrypted. Files of pages of "this
+// device": wasm/page_files.js in a Dedicated Worker over the browser's own storage, with bytes that the test makes
+// instead of a model, so that stories of full, broken and deleted storage take no model.
 import assert from "node:assert/strict";
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { after, before, test } from "node:test";
 
+import { ask, keptWhen, titles } from "./support/chat_page.mjs";
+import { openChat, set } from "./support/device_page.mjs";
 import { Hub } from "./support/hub.mjs";
-import { keptOf, spoil } from "./support/kept_pages.mjs";
-import { launch } from "./support/tab.mjs";
+import { filesWith, keptOf, spoil } from "./support/kept_pages.mjs";
+import { launch, launchProfile } from "./support/tab.mjs";
 
 // A worker whose model holds `text`. It answers {find: tokens, conversation} with the number of tokens that came from
 // pages, and {keep: tokens} when the pages are written. A page is its tokens, then `page_bytes` for each of them.
@@ -174,4 +179,63 @@ test("storage that throws is reported, and the model still gets its answer", asy
   assert.equal(report.trouble, "failed");
   assert.ok(report.message.length > 0);
   assert.equal((await say({ find: textOf(300) })).held, 0);
+});
+
+// Returns the records of the chat's database, as they are.
+const records = (page) => page.evaluate(() => new Promise((resolve) => {
+  indexedDB.open("moex-chat").onsuccess = ({ target: { result } }) => {
+    result.transaction("conversations").objectStore("conversations").getAll().onsuccess = (event) => {
+      result.close();
+      resolve(event.target.result.map(({ id, sealed, ...plain }) => ({ id, is_sealed: Boolean(sealed), plain })));
+    };
+  };
+}));
+
+test("no word of a conversation is readable in the browser's profile", async (t) => {
+  const profile = mkdtempSync(join(tmpdir(), "moex-profile-"));
+  t.after(() => rmSync(profile, { recursive: true, force: true }));
+  let context = await launchProfile(profile);
+  t.after(() => context.close());
+  let page = await openChat(context, hub);
+  await set(page, { max_tokens: "4", system: "Periwinkle writes short letters." });
+  await ask(page, "Who is Quillington the zebrafish?");
+  await keptWhen(page, ({ conversations }) => conversations[0]?.messages[1]?.end);
+  await context.close();
+  assert.ok(filesWith(profile, ["Periwinkle"]).length > 0, "settings are stored in plain: the search finds them");
+  assert.deepEqual(filesWith(profile, ["Quillington", "zebrafish"]), []);
+
+  context = await launchProfile(profile);
+  page = await openChat(context, hub);
+  assert.deepEqual(await titles(page), ["Who is Quillington the zebrafish?"]);
+  assert.deepEqual(page.errors, []);
+});
+
+test("a conversation of an older page is encrypted, and an altered one is not shown", async (t) => {
+  const context = await browser.newContext();
+  t.after(() => context.close());
+  const page = await openChat(context, hub);
+  const put = (record) => page.evaluate((one) => new Promise((resolve) => {
+    indexedDB.open("moex-chat").onsuccess = ({ target: { result } }) => {
+      const transaction = result.transaction("conversations", "readwrite");
+      if (one.sealed) one.sealed = new Uint8Array(one.sealed);
+      transaction.objectStore("conversations").put(one);
+      transaction.oncomplete = () => {
+        result.close();
+        resolve();
+      };
+    };
+  }), record);
+  const message = { id: "m", role: "user", content: "An old question", at: 1, rev: 1 };
+  await put({ id: "old", title: "Old", renamed_at: 0, created_at: 1, updated_at: 1, model: "", messages: [message] });
+  await page.reload();
+  await page.locator(".conversation-title", { hasText: "Old" }).waitFor();
+  const kept = await records(page);
+  assert.deepEqual(kept.find(({ id }) => id === "old"), { id: "old", is_sealed: true, plain: {} });
+  assert.deepEqual(Object.keys(kept.find(({ id }) => id !== "old").plain), ["cipher"]);
+
+  await put({ id: "old", sealed: Array.from({ length: 80 }, (_, i) => i) });
+  await page.reload();
+  await page.waitForFunction(() => document.getElementById("model").textContent !== "");
+  assert.deepEqual(await titles(page), []);
+  assert.deepEqual(page.errors, []);
 });

@@ -35,7 +35,8 @@ export const table = {
     idea_lighthouse: "Tell me a story about a lighthouse and a storm.",
     idea_scene: "Write a short scene about two friends and a secret.",
     idea_door: "Continue this story: The door had not been opened for a hundred years.",
-    cannot_keep: "This browser cannot keep the conversation: its storage is full or blocked. It lasts until this "
+    cannot_keep: "This browser cannot keep the conversation: its storage is full or blocked, or this page has "
+      + "no encryption (it is neither HTTPS nor of this machine). It lasts until this "
       + "tab is closed, so export what you need.",
     other_tab: "This conversation is being answered in another tab.",
     lend_this: "Lend this browser's GPU",
@@ -336,7 +337,8 @@ export const table = {
     idea_lighthouse: "Erzähl mir eine Geschichte von einem Leuchtturm und einem Sturm.",
     idea_scene: "Schreib eine kurze Szene über zwei Freunde und ein Geheimnis.",
     idea_door: "Setze diese Geschichte fort: Die Tür war seit hundert Jahren nicht geöffnet worden.",
-    cannot_keep: "Dieser Browser kann das Gespräch nicht aufbewahren: sein Speicher ist voll oder gesperrt. Es "
+    cannot_keep: "Dieser Browser kann das Gespräch nicht aufbewahren: sein Speicher ist voll oder gesperrt, oder "
+      + "diese Seite hat keine Verschlüsselung (sie ist weder HTTPS noch von diesem Rechner). Es "
       + "bleibt, bis "
       + "dieser Tab geschlossen wird; sichere vorher, was du brauchst.",
     other_tab: "Dieses Gespräch wird gerade in einem anderen Tab beantwortet.",

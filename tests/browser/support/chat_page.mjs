@@ -68,16 +68,13 @@ export const brief = (stream) => {
 };
 
 // Returns the browser's stored data: the conversations, and the stream that this tab would resume.
-export const keptNow = (page) => page.evaluate(() => new Promise((resolve) => {
-  const request = indexedDB.open("moex-chat");
-  request.onsuccess = () => {
-    const all = request.result.transaction("conversations").objectStore("conversations").getAll();
-    all.onsuccess = () => {
-      request.result.close();
-      resolve({ conversations: all.result, stream: sessionStorage.getItem("moex-stream") });
-    };
-  };
-}));
+export const keptNow = (page) => page.evaluate(async () => {
+  const { Keeper } = await import(new URL("js/chat/keep.js", document.baseURI));
+  const keeper = await Keeper.open();
+  const conversations = await keeper.all();
+  keeper.close();
+  return { conversations, stream: sessionStorage.getItem("moex-stream") };
+});
 
 // Resolves once `isKept` returns true for the stored data: a pending write would be lost with the page.
 export async function keptWhen(page, isKept) {
