@@ -1,6 +1,6 @@
 // Texts and pages that a browser keeps, encrypted by AES-GCM. The key was made in this browser and cannot be exported;
-// scripts of this site can use it, and the browser keeps it in the same profile, in the database of what it encrypts.
-// Sealed bytes are a random nonce (12 bytes), then the encrypted bytes and their tag; a name is authenticated with them.
+// scripts of this site can use it. The browser keeps it in the same profile, in the database of what it encrypts.
+// Sealed bytes are a random nonce (12 bytes), then encrypted bytes and their tag; a name is authenticated with them.
 import { StorageError, inTable } from "./storage.js";
 
 export const keys_id = "keys";      // of the record of the keys, among the other records of a table
