@@ -65,8 +65,8 @@ class ModelPackage {
     // Returns true if the manifest names the blob with this hash and the blob's file existed when
     // the package was opened.
     bool has_blob(const Sha256& hash) const;
-    // Returns true if blob() needs not compute the blob's SHA-256, which takes 1 to 2 ms for 2.5 MB.
-    // A blob whose file was written to since its first use counts as checked.
+    // Returns true if blob() needs not compute the blob's SHA-256, which takes 1 to 2 ms for 2.5
+    // MB. A blob whose file was written to since its first use counts as checked.
     bool is_blob_checked(const Sha256& hash) const;
     std::uint32_t num_blobs() const;  // number of different blobs in the manifest
     std::uint32_t num_missing_blobs() const;
