@@ -1,6 +1,7 @@
 // How many JSON schemas the grammar holds. Every .json file under a folder is one schema: it is refused by name, or
 // answers are drawn under its mask and validated by ajv. Schemas of draft 4 are counted, but not validated, because
-// ajv does not know them. It prints one CSV row for each folder directly under DIR, and one for all.
+// ajv does not know them. Formats that the standard does not name are annotations. It prints one CSV row for each
+// folder directly under DIR, and one for all.
 // usage: MOEX_NPM=build/npm node bench/schema_coverage.mjs DIR [--every N] [--reasons]
 //   --every N   takes every N'th schema of the sorted names       --reasons   prints why schemas are refused
 // example, with a checkout of guidance-ai/jsonschemabench: node bench/schema_coverage.mjs jsonschemabench/data
@@ -22,6 +23,8 @@ const require = createRequire(`${process.env.MOEX_NPM ?? 'build/npm'}/`);
 const addFormats = require('ajv-formats').default;
 const drafts = { 2020: require('ajv/dist/2020').default, 2019: require('ajv/dist/2019').default,
   7: require('ajv').default };
+const formats = ['date-time', 'date', 'time', 'duration', 'email', 'hostname', 'ipv4', 'ipv6', 'uri', 'uri-reference',
+  'uri-template', 'uuid', 'json-pointer', 'relative-json-pointer', 'regex'];
 const program = process.env.MOEX_SCHEMA_INSTANCES ?? 'build/tests/hub/api/grammar/schema_instances';
 
 const files = readdirSync(folder, { recursive: true }).map(String).filter((name) => name.endsWith('.json'))
@@ -41,7 +44,7 @@ function validator(schema) {
   const draft = uri.includes('2020') ? 2020 : uri.includes('2019') ? 2019 : 7;
   try {
     const { $schema: _, ...rest } = schema;
-    const ajv = addFormats(new drafts[draft]({ strict: false, validateSchema: false, logger: false }));
+    const ajv = addFormats(new drafts[draft]({ strict: false, validateSchema: false, logger: false }), formats);
     return ajv.compile(rest);
   } catch { return null; }
 }
