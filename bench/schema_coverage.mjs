@@ -2,14 +2,14 @@
 // answers are drawn under its mask and validated by ajv. Schemas of draft 4 are counted, but not validated, because
 // ajv does not know them. Formats that the standard does not name are annotations. It prints one CSV row for each
 // folder directly under DIR, and one for all.
-// usage: MOEX_NPM=build/npm node bench/schema_coverage.mjs DIR [--every N] [--reasons]
+// usage: node bench/schema_coverage.mjs DIR [--every N] [--reasons]
 //   --every N   takes every N'th schema of the sorted names       --reasons   prints why schemas are refused
 // example, with a checkout of guidance-ai/jsonschemabench: node bench/schema_coverage.mjs jsonschemabench/data
 import { spawn } from 'node:child_process';
 import { mkdtempSync, readFileSync, readdirSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { tmpdir } from 'node:os';
-import { join, relative, sep } from 'node:path';
+import { join, relative, resolve, sep } from 'node:path';
 import { createInterface } from 'node:readline';
 
 const args = process.argv.slice(2);
@@ -19,13 +19,13 @@ if (!folder || folder.startsWith('-')) {
   process.exit(2);
 }
 const every = args.includes('--every') ? Number(args[args.indexOf('--every') + 1]) : 1;
-const require = createRequire(`${process.env.MOEX_NPM ?? 'build/npm'}/`);
+const require = createRequire(`${resolve(process.env.MOEX_NPM ?? 'build/npm')}/`);
 const addFormats = require('ajv-formats').default;
 const drafts = { 2020: require('ajv/dist/2020').default, 2019: require('ajv/dist/2019').default,
   7: require('ajv').default };
 const formats = ['date-time', 'date', 'time', 'duration', 'email', 'hostname', 'ipv4', 'ipv6', 'uri', 'uri-reference',
   'uri-template', 'uuid', 'json-pointer', 'relative-json-pointer', 'regex'];
-const program = process.env.MOEX_SCHEMA_INSTANCES ?? 'build/tests/hub/api/grammar/schema_instances';
+const program = process.env.MOEX_SCHEMA_INSTANCES ?? 'build/schema_instances';
 
 const files = readdirSync(folder, { recursive: true }).map(String).filter((name) => name.endsWith('.json'))
   .filter((name) => statSync(join(folder, name)).isFile()).sort().filter((_, i) => i % every === 0);
