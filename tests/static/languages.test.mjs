@@ -72,7 +72,7 @@ function piecesOf(html) {
 const plain = (text) => text.replace(/&amp;/g, "&").replace(/&#(\d+);/g, (_, code) => String.fromCodePoint(code));
 // Names, signs and units that are the same in all languages.
 const is_name = (text) => !/\p{L}{2}/u.test(text) || ["MoEx", "GPU", "0 B", "curl", "JavaScript", "Python",
-  "Claude Code", "Codex", "Qwen Code", "OpenCode", "Continue", "Open WebUI"]
+  "Claude Code", "Codex", "Qwen Code", "OpenCode", "Continue.dev", "Open WebUI"]
   .includes(text);
 
 test("EveryTextOfADocumentComesFromItsTable", () => {
