@@ -40,7 +40,8 @@ async function asked(hub, what, predicate) {
     if (predicate(status)) return status;
     assert.equal((await chat(hub, { ...request, max_tokens: 4 })).error, null);
   }
-  throw new Error(`${what} did not happen: ${JSON.stringify((await hub.status()).spans)}`);
+  const { spans, workers } = await hub.status();
+  throw new Error(`${what} did not happen: ${JSON.stringify({ spans, workers })}`);
 }
 
 const isLate = ({ first_layer }) => first_layer > 2;

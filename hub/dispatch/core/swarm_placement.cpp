@@ -91,8 +91,10 @@ std::vector<std::uint32_t> SwarmPlacement::units_of(const std::vector<Unit>& nam
 std::uint32_t SwarmPlacement::capacity_of(const Worker& worker) const {
     if (worker.hands_over || drained_.contains(ring_key_of(worker))) return 0;
     if (options_.expert_blob_bytes == 0) return directory_.num_units();
+    const std::uint64_t budget = worker.device.budget_bytes,
+                        taken = std::min(budget, swarm_.spans.bytes_to_come(worker.id));
     return static_cast<std::uint32_t>(std::min<std::uint64_t>(
-        directory_.num_units(), worker.device.budget_bytes / options_.expert_blob_bytes));
+        directory_.num_units(), (budget - taken) / options_.expert_blob_bytes));
 }
 
 void SwarmPlacement::carry_out_orders(EventContext& context) {

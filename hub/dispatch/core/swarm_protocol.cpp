@@ -125,6 +125,7 @@ void SwarmFrames::on_budget(EventContext& context, Worker& worker, ByteView fram
     // The worker reports again if a group is too large.
     pool_.set_pairs_max(worker, std::numeric_limits<std::uint32_t>::max());
 
+    swarm_.spans.on_budget(worker.id);
     swarm_.placement.on_capacity(context, worker, swarm_.placement.units_of(budget->dropped));
 }
 

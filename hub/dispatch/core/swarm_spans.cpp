@@ -121,26 +121,58 @@ bool SwarmSpans::leaves_room_for_experts(std::uint64_t bytes) const {
     std::uint64_t room = 0, spans = bytes;
     for (const auto& [id, worker] : pool_.all())
         if (worker->welcomed()) room += worker->device.budget_bytes;
-    // A ready span has taken its memory from the budget that its worker reports.
     for (const auto& [id, held] : held_)
-        if (!held.ready) spans += held.bytes;
+        if (!held.is_in_budget) spans += held.bytes;
     return room >= spans + swarm_.placement.directory().num_units() * options_.expert_blob_bytes;
 }
 
 // Returns the room for a span. Where the hub computes no experts itself, that is what the worker's
-// experts leave: experts that are pushed out have no holder until another worker has loaded them.
+// experts leave that no other worker has ready: they would have no holder for a while.
 SwarmSpans::Room SwarmSpans::room_of(const Worker& worker) const {
     Room room = rooms_.at(worker.id);
     if (options_.local_fallback) return room;
-    const std::uint64_t taken = worker.num_planned() * options_.expert_blob_bytes + room.kv_bytes,
-                        budget = worker.device.budget_bytes;
+    const std::uint64_t num_spare = swarm_.placement.directory().held_elsewhere(worker).size(),
+                        num_kept = worker.num_planned() -
+                                   std::min<std::uint64_t>(worker.num_planned(), num_spare),
+                        taken = num_kept * options_.expert_blob_bytes + room.kv_bytes;
+    std::uint64_t budget = worker.device.budget_bytes;
+    for (const auto& [id, held] : held_)
+        if (held.worker == worker.id && held.is_in_budget) budget += held.bytes;
     room.bytes = std::min(room.bytes, budget - std::min(budget, taken));
     return room;
 }
 
+bool SwarmSpans::computes_layers(WorkerId worker) const {
+    return std::any_of(held_.begin(), held_.end(), [&](const auto& one) {
+        return one.second.worker == worker && one.second.ready;
+    });
+}
+
+void SwarmSpans::on_budget(WorkerId worker) {
+    for (auto& [id, held] : held_)
+        if (held.worker == worker) held.is_in_budget = true;
+}
+
+std::uint64_t SwarmSpans::bytes_to_come(WorkerId worker) const {
+    std::uint64_t bytes = 0;
+    for (const auto& [id, held] : held_)
+        if (held.worker == worker && !held.is_in_budget) bytes += held.bytes;
+    return bytes;
+}
+
+// Returns true if the hub can compute every expert, or if each has a worker that has loaded it.
+bool SwarmSpans::all_experts_are_ready() const {
+    if (options_.local_fallback) return true;
+    const UnitDirectory& directory = swarm_.placement.directory();
+    for (std::uint32_t unit = 0; unit < directory.num_units(); ++unit)
+        if (directory.ready(unit).empty()) return false;
+    return true;
+}
+
 void SwarmSpans::consider(EventContext& context, Worker& worker) {
     if (!rooms_.contains(worker.id) || !worker.health.serves() || worker.leaving() ||
-        worker.hands_over || worker.num_ready < worker.num_planned() || !gives_way(context, worker))
+        worker.hands_over || worker.num_ready < worker.num_planned() || !all_experts_are_ready() ||
+        !gives_way(context, worker))
         return;
 
     const Room room = room_of(worker);
@@ -158,6 +190,8 @@ void SwarmSpans::consider(EventContext& context, Worker& worker) {
     }
     if (!leaves_room_for_experts(held.bytes)) return;
     held_[assign.span] = std::move(held);
+    // The worker releases the experts that others hold before it loads the span.
+    swarm_.placement.on_capacity(context, worker, {});
     context.send(worker, encode_span_assign(assign));
 }
 
@@ -215,12 +249,13 @@ Status SwarmSpans::on_ready(EventContext& context, Worker& worker, ByteView fram
             worker, WorkerEvent::Kind::ready,
             text("cannot hold layers ", held.first_layer, " to ", held.end_layer - 1, " whole"));
         drop(ready.span);
+        swarm_.placement.on_capacity(context, worker, {});
         if (room.layers_max == 0) rooms_.erase(worker.id);
         consider(context, worker);
         return {};
     }
     if (held.ready) return Error{ErrorCode::bad_field, "SPAN_READY: the span is ready already"};
-    held.ready = true;
+    held.ready = held.is_in_budget = true;
     board_->add({.id = ready.span,
                  .worker = worker.id,
                  .worker_key = worker.worker_key,

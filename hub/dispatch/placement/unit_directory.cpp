@@ -386,6 +386,14 @@ void UnitDirectory::on_missing(UnitHolder& holder, Units units, bool again, Time
     if (again) order(holder, false, told);
 }
 
+std::vector<std::uint32_t> UnitDirectory::held_elsewhere(const UnitHolder& holder) const {
+    std::vector<std::uint32_t> units;
+    for (std::uint32_t unit = 0; unit < holder.units.size(); ++unit)
+        if (holder.has(unit, UnitHolder::wanted) && is_covered_without(holder, unit))
+            units.push_back(unit);
+    return units;
+}
+
 void UnitDirectory::on_budget(UnitHolder& holder, std::uint32_t capacity_units, Units dropped,
                               TimePoint now) {
     if (holder.units.empty()) return;
@@ -397,6 +405,8 @@ void UnitDirectory::on_budget(UnitHolder& holder, std::uint32_t capacity_units, 
     for (std::uint32_t unit = 0; unit < num_units(); ++unit)
         if (holder.has(unit, UnitHolder::wanted) && !holder.has(unit, UnitHolder::ready))
             spare.push_back(unit);
+    const std::vector<std::uint32_t> elsewhere = held_elsewhere(holder);
+    spare.insert(spare.end(), elsewhere.begin(), elsewhere.end());
 
     holder.room_again_at.reset();
     // the placement may still want the worker to hold a unit that it just dropped

@@ -108,8 +108,12 @@ class UnitDirectory {
     // them from this worker before its next READY. With `again` the worker is ordered once more to
     // hold the units.
     void on_missing(UnitHolder& holder, Units units, bool again, TimePoint now);
-    // The worker's capacity has changed. The worker has already released the units `dropped`.
+    // The worker's capacity has changed. The worker has already released the units `dropped`. If
+    // that is too few, the worker gives up units that it has not loaded, then units that others
+    // have ready, then any others.
     void on_budget(UnitHolder& holder, std::uint32_t capacity_units, Units dropped, TimePoint now);
+    // Returns the units assigned to the worker that another worker in service has ready. O(units).
+    std::vector<std::uint32_t> held_elsewhere(const UnitHolder& holder) const;
     // The worker is about to leave: its units are assigned to other workers. It keeps the units
     // that only it has ready until another worker has them. No request needs its other units, and
     // it is not told to release them, since it ends.

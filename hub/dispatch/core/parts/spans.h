@@ -37,6 +37,12 @@ class SwarmSpans : public SwarmPart {
     Status on_answer(EventContext& context, Worker& worker, ByteView frame);
     // Returns the size of the largest answer that the worker may send.
     std::uint64_t answer_bytes_max(const Worker& worker) const;
+    // Returns true if the worker has loaded a span.
+    bool computes_layers(WorkerId worker) const;
+    // The worker has reported its budget. It does so when it takes the memory of a span.
+    void on_budget(WorkerId worker);
+    // Returns the memory for spans that the worker has not subtracted from its budget yet.
+    std::uint64_t bytes_to_come(WorkerId worker) const;
 
   private:
     struct Held {
@@ -44,6 +50,7 @@ class SwarmSpans : public SwarmPart {
         std::uint32_t first_layer = 0, end_layer = 0;
         bool ready = false;
         std::uint64_t bytes = 0;        // memory of the worker that the span takes
+        bool is_in_budget = false;      // the budget that the worker reports is without that memory
         std::set<std::uint32_t> steps;  // in flight
     };
     struct Room {
@@ -60,6 +67,7 @@ class SwarmSpans : public SwarmPart {
     Room room_of(const Worker& worker) const;
     bool gives_way(EventContext& context, Worker& worker);
     bool leaves_room_for_experts(std::uint64_t bytes) const;
+    bool all_experts_are_ready() const;
     void drop(std::uint32_t span);
 
     const std::shared_ptr<SpanBoard> board_ = std::make_shared<SpanBoard>();

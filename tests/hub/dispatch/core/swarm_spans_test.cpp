@@ -100,7 +100,12 @@ class SwarmSpansTest : public testing::Test {
             const Assign assigned = *decode_assign(frame, options_.limits);
             for (const AssignedUnit& unit : assigned.units)
                 units.push_back({unit.layer, unit.expert});
+            units_[id].insert(units_[id].end(), units.begin(), units.end());
             reply(encode_ready(units));
+        }
+        if (header.type == FrameType::release) {
+            const std::vector<Unit> units = *decode_units(frame, options_.limits);
+            for (const Unit& unit : units) num_released_[id] += std::erase(units_[id], unit);
         }
         if (header.type == FrameType::heartbeat) reply(encode_heartbeat(header.sequence_id));
         if (header.type == FrameType::span_release) held_.erase(id);  // the holder's memory is free
@@ -109,6 +114,12 @@ class SwarmSpansTest : public testing::Test {
         if (assign.layers.size() > layers_max_)
             return reply(encode_span_ready({.span = assign.span}));
         held_[id] = assign;
+        const std::uint64_t bytes = assign.layers.size() * layer_bytes + kv_bytes_;
+        Budget budget{.budget_bytes = budget_bytes_ - std::min(budget_bytes_, bytes)};
+        for (std::vector<Unit>& units = units_[id]; units.size() * blob_bytes > budget.budget_bytes;
+             units.pop_back())
+            budget.dropped.push_back(units.back());
+        reply(encode_budget(budget));
         reply(encode_span_ready(
             {.span = assign.span, .num_pages = 8, .page_tokens = 128, .rows_max = 64}));
     }
@@ -121,6 +132,8 @@ class SwarmSpansTest : public testing::Test {
     std::map<WorkerId, SpanAssign> held_;
     std::map<WorkerId, std::vector<WorkerEvent::Kind>> events_;
     std::set<WorkerId> closed_;
+    std::map<WorkerId, std::vector<Unit>> units_;  // experts that the worker holds
+    std::map<WorkerId, std::size_t> num_released_;
     std::size_t layers_max_ = num_layers;
 };
 
@@ -145,9 +158,27 @@ TEST_F(SwarmSpansTest, HubWithoutExpertsGivesSpansTheRoomThatExpertsLeave) {
     kv_bytes_ = 100'000;
     budget_bytes_ = kv_bytes_ + num_layers * num_experts * blob_bytes + 2 * layer_bytes;
 
-    // Both have room for 7 layers, but hold every expert, too.
-    EXPECT_EQ(layers_of(join(7, "first")), Range(2, 4));
-    EXPECT_EQ(layers_of(join(7, "second")), Range(4, 6));
+    // Both have room for 7 layers. The first holds every expert, too, and the second releases those
+    // that stand in the way of five layers.
+    const WorkerId first = join(7, "first");
+    EXPECT_EQ(layers_of(first), Range(2, 4));
+    const WorkerId second = join(7, "second");
+    wait();
+    EXPECT_EQ(layers_of(second), Range(4, 9));
+    EXPECT_EQ(units_[first].size(), num_layers * num_experts);
+    EXPECT_LE(units_[second].size() * blob_bytes, budget_bytes_ - kv_bytes_ - 5 * layer_bytes);
+    EXPECT_EQ(num_released_[second], 14u);
+}
+
+TEST_F(SwarmSpansTest, WorkerWhoseMemoryIsFullOfLayersIsActive) {
+    kv_bytes_ = 100'000;
+    budget_bytes_ = kv_bytes_ + 3 * layer_bytes;
+    const WorkerId full = join(3, "full");
+    wait();
+    EXPECT_EQ(layers_of(full), Range(2, 5));
+    ASSERT_EQ(core_->workers().size(), 1u);
+    EXPECT_EQ(core_->workers()[0].units_ready, 0u);
+    EXPECT_EQ(core_->workers()[0].state, WorkerState::active);
 }
 
 TEST_F(SwarmSpansTest, StandbyMovesToLayersThatLostTheirHolder) {
