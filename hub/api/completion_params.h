@@ -77,6 +77,7 @@ struct CompletionParams {
     std::string source = "messages", max_tokens_param = "max_tokens";
     std::string effort_param = "reasoning_effort";
     bool stream = false, include_usage = false;
+    bool return_progress = false;  // events of a stream report how much of the prompt is computed
     std::uint32_t n = 1;
     std::optional<std::uint32_t> max_tokens;  // 0: no answer, only the prompt's echo or scores
     SamplingOptions sampling;                 // `sampling.seed` is always set

@@ -128,6 +128,7 @@ void read_common(BodyFields& fields, const ParamLimits& limits, CompletionParams
 
     fields.string("model", out.model);
     fields.boolean("stream", out.stream);
+    fields.boolean("return_progress", out.return_progress);
     if (const OrderedJson* options = fields.find("stream_options")) {
         if (!options->is_object())
             fields.wrong("stream_options", "an object", *options);
@@ -166,8 +167,9 @@ void read_common(BodyFields& fields, const ParamLimits& limits, CompletionParams
     fields.real("repetition_penalty", 0.01, 100, sampling.repetition_penalty);
 
     std::int64_t seed = static_cast<std::int64_t>(limits.seed);
-    fields.whole("seed", std::numeric_limits<std::int64_t>::min(),
-                 std::numeric_limits<std::int64_t>::max(), seed);
+    fields.whole(fields.find("seed") ? "seed" : "random_seed",  // Mistral's name
+                 std::numeric_limits<std::int64_t>::min(), std::numeric_limits<std::int64_t>::max(),
+                 seed);
     sampling.seed = static_cast<std::uint64_t>(seed);
 
     std::string user;
@@ -365,6 +367,12 @@ void read_effort(BodyFields& fields, CompletionParams& out) {
             if (const OrderedJson& value = member(*reasoning, name);
                 !value.is_null() && value != false)
                 out.notes["dropped"].push_back(text("reasoning.", name));
+    }
+    // gpt-oss's clients set the template's variable.
+    constexpr const char* variable = "reasoning_effort";
+    if ((!effort || effort->is_null()) && out.template_variables.contains(variable)) {
+        effort = &out.template_variables[variable];
+        out.effort_param = text("chat_template_kwargs.", variable);
     }
     if (!effort || effort->is_null() || *effort == "") return;
     constexpr std::string_view levels[] = {"none", "minimal", "low", "medium",

@@ -137,8 +137,6 @@ void refuse_parts(BodyFields& fields, const CompletionParams& params) {
                               !(value->is_array() && value->empty());
         if (is_asked) fields.unsupported(name, why);
     };
-    // llama.cpp's progress is a part of streams alone.
-    if (params.stream) refuse("return_progress", "streams begin with the first token.");
     if (params.is_chat) {
         refuse("echo", "a chat's prompt is not echoed; /v1/completions does so.");
         refuse("n_probs", "use 'logprobs' and 'top_logprobs'.");

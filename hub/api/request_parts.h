@@ -29,11 +29,33 @@ OrderedJson healed_arguments(const OrderedJson& given);
 void read_form(BodyFields& fields, CompletionParams& out);
 // The fields by which other servers' clients constrain an answer. Every dialect passes them on, so
 // that read_form() takes them or refuse_unsupported() refuses them.
-inline constexpr const char* constraint_fields[] = {
-    "structured_outputs", "guided_decoding", "guided_json",     "guided_regex", "guided_choice",
-    "guided_grammar",     "grammar",         "regex",           "ebnf",         "min_tokens",
-    "stop_token_ids",     "bad_words",       "suppress_tokens", "logit_bias",   "allowed_token_ids",
-    "structural_tag",     "ignore_eos"};
+inline constexpr const char* constraint_fields[] = {"structured_outputs",
+                                                    "guided_decoding",
+                                                    "guided_json",
+                                                    "guided_regex",
+                                                    "guided_choice",
+                                                    "guided_grammar",
+                                                    "grammar",
+                                                    "regex",
+                                                    "ebnf",
+                                                    "min_tokens",
+                                                    "stop_token_ids",
+                                                    "bad_words",
+                                                    "suppress_tokens",
+                                                    "logit_bias",
+                                                    "allowed_token_ids",
+                                                    "structural_tag",
+                                                    "ignore_eos",
+                                                    "stop_regex",
+                                                    "lora",
+                                                    "logits_processors",
+                                                    "chat_template",
+                                                    "use_beam_search",
+                                                    "no_stop_trim",
+                                                    "n_indent",
+                                                    "t_max_predict_ms",
+                                                    "truncate_prompt_tokens",
+                                                    "include_stop_str_in_output"};
 
 // Refuses fields that ask for something that the hub cannot do. Values that clients send by default
 // are accepted.
@@ -55,7 +77,9 @@ inline constexpr std::pair<const char*, double> advice_fields[] = {{"mirostat", 
                                                                    {"max_thinking_tokens", -1},
                                                                    {"include_reasoning", 1},
                                                                    {"skip_special_tokens", 1},
-                                                                   {"timings_per_token", 0}};
+                                                                   {"timings_per_token", 0},
+                                                                   {"safe_prompt", 0},
+                                                                   {"context_management", 0}};
 // Names those of them that the request sets in CompletionParams::notes ("dropped").
 void note_dropped(const BodyFields& fields, CompletionParams& out);
 

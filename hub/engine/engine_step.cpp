@@ -506,11 +506,16 @@ void EngineState::take_rows(Generation& generation, const StepResult& result, st
         return std::min(tokens, stats.prompt_tokens);
     };
 
-    const std::uint32_t reached = std::max(generation.furthest, generation.kv->num_tokens());
-
-    const std::lock_guard lock(mutex);
-    counters.prompt_tokens += prompt_part(reached) - prompt_part(generation.furthest);
+    const std::uint32_t reached = std::max(generation.furthest, generation.kv->num_tokens()),
+                        added = prompt_part(reached) - prompt_part(generation.furthest);
     generation.furthest = reached;
+    {
+        const std::lock_guard lock(mutex);
+        counters.prompt_tokens += added;
+    }
+    if (added > 0 && generation.sink.on_prompt)
+        generation.sink.on_prompt({stats.prompt_tokens, stats.cached_tokens, prompt_part(reached),
+                                   now_steady() - generation.admitted});
 }
 
 // Passes the drawn tokens of a generation to its caller. Returns the finish reason if the

@@ -92,6 +92,13 @@ struct TokenEvent {
     SampledToken token;
     std::uint32_t index = 0;  // index of the token in the answer; 0 for the first token
 };
+// How much of a generation's prompt has been computed.
+struct PromptProgress {
+    std::uint32_t total_tokens = 0;
+    std::uint32_t cached_tokens = 0;  // GenerationStats::cached_tokens
+    std::uint32_t ready_tokens = 0;   // tokens whose keys and values are in the KV cache
+    Duration elapsed{};               // time since the generation left the queue
+};
 struct GenerationEnd {
     FinishReason reason = FinishReason::stop;
     Error error{ErrorCode::internal, {}};  // for FinishReason::error
@@ -108,6 +115,9 @@ struct GenerationEnd {
 // They must not block: a callback that has much to do posts the work to its own strand. Callbacks
 // may call submit() and cancel().
 struct GenerationSink {
+    // After each step that computed rows of the prompt for the first time; may be empty. The call
+    // after the last such step comes before the first token.
+    std::function<void(const PromptProgress&)> on_prompt;
     std::function<void(const TokenEvent&)> on_token;
     std::function<void(const GenerationEnd&)> on_end;  // exactly once, last
 };

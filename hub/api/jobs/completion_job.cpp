@@ -91,6 +91,10 @@ void ApiJob::start() {
                                  static_cast<std::uint32_t>(choices_.size());
 
         GenerationSink sink;
+        if (inputs_.params.stream && inputs_.params.return_progress)
+            sink.on_prompt = [self, i](const PromptProgress& progress) {
+                self->deliver([self, i, progress] { self->on_prompt(i, progress); });
+            };
         sink.on_token = [self, i](const TokenEvent& event) {
             self->deliver([self, i, event] { self->on_token(i, event); });
         };
@@ -194,6 +198,21 @@ void ApiJob::cancel_choice(std::size_t index) {
         id = ids_[index];  // ids of all choices are set before any event runs
     }
     inputs_.engine->cancel(id);
+}
+
+// Reports the progress of a prompt. The first report has the cached tokens alone.
+void ApiJob::on_prompt(std::size_t index, PromptProgress progress) {
+    Choice& choice = choices_[index];
+    if (answered_ || choice.ended || choice.cancelling) return;
+    begin_stream();
+    if (!std::exchange(choice.has_progress, true) &&
+        progress.ready_tokens > progress.cached_tokens) {
+        PromptProgress first = progress;
+        first.ready_tokens = first.cached_tokens;
+        first.elapsed = {};
+        send(index, inputs_.writer->progress(index, first));
+    }
+    send(index, inputs_.writer->progress(index, progress));
 }
 
 void ApiJob::on_token(std::size_t index, const TokenEvent& event) {

@@ -81,6 +81,7 @@ class ApiJob : public std::enable_shared_from_this<ApiJob> {
         std::vector<CalledFunction> judged_calls;  // calls of weakened tools, judged when complete
         bool is_judged = false;                    // the last call is of a weakened tool
         bool ended = false, cancelling = false;
+        bool has_progress = false;  // events have reported progress of the prompt
         TimePoint first_token_at{}, last_token_at{};
     };
 
@@ -95,6 +96,7 @@ class ApiJob : public std::enable_shared_from_this<ApiJob> {
     std::vector<GenerationId> submitted();
     void cancel_choice(std::size_t index);
 
+    void on_prompt(std::size_t index, PromptProgress progress);
     void on_token(std::size_t index, const TokenEvent& event);
     void on_end(std::size_t index, const GenerationEnd& end);
     void fail(const Refusal& refusal);

@@ -86,6 +86,11 @@ class ReplyWriter {
     // These functions return the events of a stream: for its beginning, for each piece of a choice,
     // for the end of each choice, and for the end of the stream.
     virtual Events begin(std::uint64_t prompt_tokens) = 0;
+    // Returns nothing in dialects that have no form for the progress of a prompt.
+    virtual Events progress(std::size_t index, const PromptProgress& progress) {
+        (void)index, (void)progress;
+        return {};
+    }
     virtual Events say(std::size_t index, ReasonedText text, std::span<const TokenText> tokens) = 0;
     // `id` is the id of the tool call if the call begins with this piece; else it is empty.
     virtual Events call(std::size_t index, const CallPiece& piece, const std::string& id) = 0;

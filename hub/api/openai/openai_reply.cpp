@@ -1,5 +1,7 @@
 #include "hub/api/openai/openai_reply.h"
 
+#include <cmath>
+
 #include "hub/api/openai/openai_response.h"
 
 namespace moex {
@@ -37,6 +39,15 @@ class OpenAiReply : public ReplyWriter {
             out.push_back(
                 event_of(chunk(i, {{"role", "assistant"}, {"content", nullptr}}, nullptr)));
         return out;
+    }
+
+    Events progress(std::size_t index, const PromptProgress& progress) override {
+        OrderedJson out = chunk(index, is_chat_ ? OrderedJson::object() : OrderedJson(""), nullptr);
+        out["prompt_progress"] = {{"total", progress.total_tokens},
+                                  {"cache", progress.cached_tokens},
+                                  {"processed", progress.ready_tokens},
+                                  {"time_ms", std::lround(to_ms(progress.elapsed))}};
+        return {event_of(out)};
     }
 
     Events say(std::size_t index, ReasonedText text, std::span<const TokenText> tokens) override {

@@ -366,13 +366,12 @@ TEST_F(AgentsTest, ABadEffortIsNamedInTheWordsOfItsDialect) {
 
 TEST_F(AgentsTest, WhatAnAnswerLacksIsRefusedAndWhatItDoesWithoutIsNamed) {
     for (const Json& asked_for :
-         {Json{{"return_progress", true}, {"stream", true}}, Json{{"echo", true}},
-          Json{{"n_probs", 3}}, Json{{"return_tokens", true}}, Json{{"return_token_ids", true}},
-          Json{{"return_tokens_as_token_ids", true}}, Json{{"response_fields", {"content"}}},
-          Json{{"post_sampling_probs", true}}, Json{{"stop_regex", "a+"}},
-          Json{{"include_stop_str_in_output", true}}, Json{{"no_stop_trim", true}},
-          Json{{"n_indent", 4}}, Json{{"t_max_predict_ms", 9}}, Json{{"lora", {{{"id", 0}}}}},
-          Json{{"truncate_prompt_tokens", 5}}}) {
+         {Json{{"echo", true}}, Json{{"n_probs", 3}}, Json{{"return_tokens", true}},
+          Json{{"return_token_ids", true}}, Json{{"return_tokens_as_token_ids", true}},
+          Json{{"response_fields", {"content"}}}, Json{{"post_sampling_probs", true}},
+          Json{{"stop_regex", "a+"}}, Json{{"include_stop_str_in_output", true}},
+          Json{{"no_stop_trim", true}}, Json{{"n_indent", 4}}, Json{{"t_max_predict_ms", 9}},
+          Json{{"lora", {{{"id", 0}}}}}, Json{{"truncate_prompt_tokens", 5}}}) {
         const auto refused = ask(chat_path, chat("Go", asked_for));
         EXPECT_EQ(refused->status(), 400u) << asked_for;
         EXPECT_EQ(refused->json()["error"]["param"], asked_for.begin().key());
@@ -383,10 +382,105 @@ TEST_F(AgentsTest, WhatAnAnswerLacksIsRefusedAndWhatItDoesWithoutIsNamed) {
     const Json answer = asked(chat_path, {{"messages", chat("Go")["messages"]}, {"n_predict", 2}});
     EXPECT_EQ(answer["usage"]["completion_tokens"], 2);
     EXPECT_FALSE(chatted(neutral)["moex"].contains("dropped"));
-    for (const Json& advice : {Json{{"mirostat", 2}}, Json{{"dry_multiplier", 0.8}},
-                               Json{{"thinking_budget", 9}}, Json{{"skip_special_tokens", false}},
-                               Json{{"typical_p", 0.5}}, Json{{"timings_per_token", true}}})
+    for (const Json& advice :
+         {Json{{"mirostat", 2}}, Json{{"dry_multiplier", 0.8}}, Json{{"thinking_budget", 9}},
+          Json{{"skip_special_tokens", false}}, Json{{"typical_p", 0.5}},
+          Json{{"timings_per_token", true}}, Json{{"safe_prompt", true}},
+          Json{{"context_management", {{"edits", Json::array()}}}}})
         EXPECT_EQ(chatted(advice)["moex"]["dropped"], Json::array({advice.begin().key()}));
+}
+
+TEST_F(AgentsTest, NoDialectIgnoresWhatConstrainsAnAnswer) {
+    const std::string model = model_.package->name();
+    const struct {
+        Dialect dialect;
+        Handler handler;
+        Json body;
+    } rows[] = {{Dialect::openai, chat_path, chat("Go")},
+                {Dialect::anthropic,
+                 &Api::anthropic_message,
+                 {{"model", model}, {"messages", chat("Go")["messages"]}, {"max_tokens", 2}}},
+                {Dialect::responses, &Api::respond, {{"input", "Go"}, {"max_output_tokens", 2}}},
+                {Dialect::ollama,
+                 &Api::ollama_chat,
+                 {{"model", model}, {"messages", chat("Go")["messages"]}, {"stream", false}}}};
+    for (const auto& row : rows)
+        for (const Json& constraint :
+             {Json{{"stop_regex", "a+"}}, Json{{"lora", {{{"id", 0}}}}}, Json{{"n_indent", 4}},
+              Json{{"truncate_prompt_tokens", 5}}, Json{{"logits_processors", {"one"}}},
+              Json{{"use_beam_search", true}}, Json{{"include_stop_str_in_output", true}}}) {
+            dialect_ = row.dialect;
+            Json body = row.body;
+            body.update(constraint);
+            const auto refused = ask(row.handler, body);
+            EXPECT_EQ(refused->status(), 400u) << body;
+            EXPECT_NE(refused->response().body.find(constraint.begin().key()), std::string::npos)
+                << refused->response().body;
+        }
+}
+
+TEST_F(AgentsTest, EffortMayBeAVariableOfTheTemplate) {
+    const Json effort{{"chat_template_kwargs", {{"reasoning_effort", "low"}}}};
+    EXPECT_EQ(chatted(effort)["moex"]["dropped"], Json({"chat_template_kwargs.reasoning_effort"}));
+    EXPECT_FALSE(chatted({{"reasoning_effort", nullptr}})["moex"].contains("dropped"));
+}
+
+TEST_F(AgentsTest, RandomSeedIsMistralsNameOfTheSeed) {
+    const auto text = [&](const Json& seed) {
+        Json body = chat("Go", {{"temperature", 1}, {"max_tokens", 12}});
+        body.update(seed);
+        return asked(chat_path, body)["choices"][0]["message"]["content"];
+    };
+    EXPECT_EQ(text({{"random_seed", 7}}), text({{"seed", 7}}));
+    EXPECT_NE(text({{"random_seed", 8}}), text({{"seed", 7}}));
+}
+
+// A prompt of 300 tokens and more in steps of at most 64.
+TEST_F(AgentsTest, StreamReportsTheProgressOfThePrompt) {
+    make({.step_rows_max = 64}, {});
+    std::string words;
+    for (int i = 0; i < 150; ++i) words += "One garden ";
+    const auto progress = [&](Handler handler, const Json& body, std::size_t& first_text) {
+        const auto answer = ask(handler, body);
+        EXPECT_TRUE(answer->streamed());
+        std::vector<Json> reports;
+        first_text = 0;
+        const std::vector<Json> chunks = answer->chunks();
+        for (std::size_t i = 0; i < chunks.size(); ++i) {
+            if (!chunks[i].contains("prompt_progress")) {
+                const Json& choice = chunks[i]["choices"][0];
+                const Json text = choice.contains("text")
+                                      ? choice["text"]
+                                      : choice["delta"].value("content", Json());
+                if (first_text == 0 && text.is_string() && text != "") first_text = i;
+                continue;
+            }
+            EXPECT_EQ(first_text, 0u);
+            reports.push_back(chunks[i]["prompt_progress"]);
+        }
+        return reports;
+    };
+    std::size_t first_text = 0;
+    const Json asks{{"stream", true}, {"return_progress", true}, {"max_tokens", 4}};
+    const std::vector<Json> cold = progress(chat_path, chat(words.c_str(), asks), first_text);
+    ASSERT_GE(cold.size(), 5u);
+    EXPECT_EQ(cold.front()["cache"], 0);
+    for (std::size_t i = 0; i < cold.size(); ++i) {
+        EXPECT_EQ(cold[i]["total"], cold.back()["processed"]);
+        if (i > 0) EXPECT_GT(cold[i]["processed"], cold[i - 1]["processed"]);
+        if (i > 0) EXPECT_LE(cold[i]["processed"], 64 + cold[i - 1]["processed"].get<int>());
+    }
+    const std::vector<Json> warm = progress(chat_path, chat(words.c_str(), asks), first_text);
+    ASSERT_GE(warm.size(), 2u);
+    EXPECT_GT(warm.front()["cache"], 0);
+    EXPECT_EQ(warm.front()["cache"], warm.front()["processed"]);
+    EXPECT_EQ(warm.back()["processed"], cold.back()["total"]);
+
+    Json text = asks;
+    text["prompt"] = words;
+    EXPECT_GE(progress(text_path, text, first_text).size(), 5u);
+    text["return_progress"] = false;
+    EXPECT_TRUE(progress(text_path, text, first_text).empty());
 }
 
 TEST_F(AgentsTest, ToolsThatMakeThePromptTooLongAreNamedSo) {

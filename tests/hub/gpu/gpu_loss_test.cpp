@@ -113,7 +113,7 @@ class GpuLossTest : public testing::Test {
                 answers[index].error = ended.error.message;
                 ends[index].set_value();
             };
-            EXPECT_TRUE(engine.submit(requests[index], {hear, end}).ok());
+            EXPECT_TRUE(engine.submit(requests[index], {.on_token = hear, .on_end = end}).ok());
         };
         send(0);
         for (auto& end : ends) end.get_future().wait();

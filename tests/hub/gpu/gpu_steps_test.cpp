@@ -358,7 +358,7 @@ Written write_together(StepDevice& steps, ExpertBackend& experts, const EngineOp
         const auto on_end = [&, index](const GenerationEnd& end) {
             ends[index].set_value(end.reason);
         };
-        EXPECT_TRUE(engine.submit(requests[index], {on_token, on_end}).ok());
+        EXPECT_TRUE(engine.submit(requests[index], {.on_token = on_token, .on_end = on_end}).ok());
     };
     send(0);
     for (auto& end : ends) EXPECT_EQ(end.get_future().get(), FinishReason::length);
