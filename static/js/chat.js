@@ -445,6 +445,9 @@ function drawPool() {
   element("pool-text").textContent = text;
   element("pool-short").textContent = short;
   element("welcome-words").textContent = welcome;
+  const hours = is_here ? 0 : health?.prompts_kept_hours ?? 0;
+  element("kept-on-disk").hidden = !(hours > 0);
+  element("kept-on-disk").textContent = hours > 0 ? say("kept_on_disk", hours) : "";
 
   const words = is_here ? null : bannerWords(health, health_status);
   const banner = element("banner");

@@ -284,9 +284,9 @@ export const table = {
     copy: "Copy",
     snippet_question: "Tell me a story about the sea.",
     kept: "What is kept",
-    kept_words: "Conversations stay in this browser; the hub keeps none of them. The hub recomputes the answers of "
-      + "new contributors, and now and then those of contributors with a good record. Below each answer you see how "
-      + "much was checked.",
+    kept_words: "Conversations are kept in this browser, encrypted. The hub has no list of them. It recomputes the "
+      + "answers of new contributors, and now and then those of contributors with a good record. Below each answer you "
+      + "see how much was checked.",
     export_markdown: "Export as Markdown",
     export_json: "Export as JSON",
     export_all: "Export all conversations",
@@ -594,9 +594,9 @@ export const table = {
     copy: "Kopieren",
     snippet_question: "Erzähl mir eine Geschichte vom Meer.",
     kept: "Was aufbewahrt wird",
-    kept_words: "Gespräche bleiben in diesem Browser; der Hub behält keines. Was neue Helfer antworten, rechnet der "
-      + "Hub "
-      + "nach, und hin und wieder auch, was bewährte antworten; unter jeder Antwort steht, was geprüft wurde.",
+    kept_words: "Gespräche werden in diesem Browser verschlüsselt aufbewahrt; der Hub hat keine Liste davon. Was neue "
+      + "Helfer antworten, rechnet er nach, und hin und wieder auch, was bewährte antworten; unter jeder Antwort "
+      + "steht, was geprüft wurde.",
     export_markdown: "Als Markdown sichern",
     export_json: "Als JSON sichern",
     export_all: "Alle Gespräche sichern",

@@ -93,12 +93,17 @@ TEST_F(StateTest, HolderThatDoesNotReactIsReported) {
 
 TEST_F(StateTest, BackupIsPrivateAndRestoresKeysAndJoinToken) {
     const fs::path file = root_ / "copy", state = root_ / "state", restored = root_ / "restored";
+    const std::string secret(8192, 's');
     std::string key, token;
     {
         auto hub = *Registry::open(state);  // stays open: a hub that serves
         key = *hub->create_key(Role::api, "ada");
         token = *hub->join_token();
         ASSERT_TRUE(hub->bans().add("worker", "", "lied", 1000).ok());
+        // Pages of prompts, the key that encrypts them, and the key that signs for this hub alone.
+        fs::create_directory(state / "kv-pages");
+        for (const char* kept : {"kv-pages/page", "kv-key", "signing-key"})
+            std::ofstream(state / kept) << secret;
         const Status made = back_up_state(state, file);
         ASSERT_TRUE(made.ok()) << made.error().message;
         ASSERT_TRUE(hub->create_key(Role::api, "later").ok());
@@ -109,6 +114,9 @@ TEST_F(StateTest, BackupIsPrivateAndRestoresKeysAndJoinToken) {
     EXPECT_FALSE(fs::exists(file.string() + ".part"));
     EXPECT_FALSE(fs::exists(file.string() + "-wal"));
     EXPECT_EQ(back_up_state(state, file).error().code, ErrorCode::invalid_argument);
+    std::ifstream in(file, std::ios::binary);
+    const std::string copy(std::istreambuf_iterator<char>(in), {});
+    EXPECT_EQ(copy.find(secret.substr(0, 32)), std::string::npos) << "a kept page or key";
 
     fs::create_directory(restored);
     fs::copy_file(file, restored / "moex.sqlite");
