@@ -7,7 +7,7 @@
 #   {hub/base, hub/model/strict_json} <- hub/fetch, which only commands see;
 #   all of these <- hub/net <- {hub/options, hub/commands, hub/main};   {protocol, hub/engine/kernels} <- web-worker.
 #   web-worker/gpu <- web-worker/decoder;   {decoder, hub/model/package} <- web-worker/package;
-#   {decoder, web-worker} <- web-worker/spans <- web-worker/native;
+#   {decoder, web-worker} <- web-worker/spans <- web-worker/{native, browser};
 #   all of these <- {hub/commands/gpu, web-worker/local}, which link them.
 #   Inside hub/model: strict_json <- tokenizer <- jinja <- chat_template, which see protocol besides and nothing else,
 #   and which web-worker/local sees, too;   package <- pack, and only commands see pack.
@@ -62,6 +62,7 @@ git grep -nE '^#include "' -- 'protocol/*' 'hub/*' 'web-worker/*' | awk -F: '
     if (path ~ /^web-worker\/local\//) return "local"
     if (path ~ /^web-worker\/spans\//) return "spans"
     if (path ~ /^web-worker\/native\//) return "native"
+    if (path ~ /^web-worker\/browser\//) return "tab"
     if (path ~ /^web-worker\//) return "worker"
     return "none"
   }
@@ -97,6 +98,7 @@ git grep -nE '^#include "' -- 'protocol/*' 'hub/*' 'web-worker/*' | awk -F: '
     sees["worker"] = " protocol kernels gpu worker "
     sees["spans"] = " protocol gpu gpu_decoder worker spans "
     sees["native"] = sees["worker"] "spans native "
+    sees["tab"] = sees["worker"] "spans tab "
     sees["gpu_package"] = " protocol model package gpu_decoder gpu_package "
     sees["local"] = text "model package sampler gpu gpu_decoder gpu_package local "
   }

@@ -22,8 +22,14 @@ struct SpanContext {
     // Called before the memory of a span is allocated, and with 0 after it was freed: the worker
     // keeps `bytes` of its memory limit free of experts. The call may destroy the host.
     std::function<void(std::uint64_t bytes)> reserve;
+    std::function<void()> changed;  // called when layers() changes
     // Called when the GPU is lost or out of memory. The handler destroys the host.
     std::function<void(const gpu::Loss& loss)> lost;
+};
+
+// Layers that a worker computes whole: from `first` up to, and without, `end`.
+struct SpanLayers {
+    std::uint32_t first = 0, end = 0;
 };
 
 class SpanHost {
@@ -35,6 +41,8 @@ class SpanHost {
     // The connection was lost or is new: all sequences have ended. A loaded span stays, and is
     // ready at once when the hub assigns the same layers again.
     virtual void begin_connection() = 0;
+    // Returns the layers of the span that is ready; none if no span is.
+    virtual SpanLayers layers() const = 0;
     // Changes the limit for all memory of spans. A span that needs more is dropped.
     virtual void set_bytes_max(std::uint64_t bytes_max) = 0;
 };

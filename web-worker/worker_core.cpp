@@ -25,10 +25,8 @@ std::uint64_t weights_bytes(std::uint64_t limit_bytes) {
     return limit_bytes - lanes_bytes(limit_bytes);
 }
 
-// The part of the memory for weights that spans may take. The rest stays for experts.
-std::uint64_t spans_bytes(std::uint64_t limit_bytes) { return weights_bytes(limit_bytes) / 8 * 7; }
-// The part of the memory of spans for keys and values.
-std::uint64_t span_kv_bytes_of(std::uint64_t limit_bytes) { return spans_bytes(limit_bytes) / 4; }
+// Of the memory for spans, one part in so many is for keys and values.
+constexpr std::uint64_t span_kv_share = 4;
 
 std::string size_text(std::uint64_t bytes) {
     return bytes < 10'000'000 ? text(bytes / 1000, " kB") : text(bytes / 1'000'000, " MB");
@@ -118,6 +116,9 @@ struct WorkerCore::State {
         status.units_ready = model ? model->loader.num_ready() : 0;
         status.units_resident = model ? model->store.num_units() : 0;
         status.weights_bytes = model ? model->store.weights_bytes() : 0;
+        const SpanLayers layers = model && model->spans ? model->spans->layers() : SpanLayers{};
+        status.layers_first = layers.first;
+        status.layers_end = layers.end;
     }
 
     const char* here() const {
@@ -238,8 +239,8 @@ struct WorkerCore::State {
         }
         if (offers_spans()) {
             hello.caps.push_back(span_cap);
-            hello.span_kv_bytes = span_kv_bytes_of(report.status.budget_bytes);
-            hello.span_bytes = spans_bytes(report.status.budget_bytes) - hello.span_kv_bytes;
+            hello.span_kv_bytes = spans_bytes() / span_kv_share;
+            hello.span_bytes = spans_bytes() - hello.span_kv_bytes;
         }
         hub.greet(hello);
     }
@@ -248,6 +249,12 @@ struct WorkerCore::State {
     // has room for has no memory for a span.
     bool offers_spans() const {
         return options.make_spans && keeper.compute()->gpu() != nullptr && options.keep_bytes == 0;
+    }
+
+    // Returns the limit of the memory for spans: a part of that for weights. The rest stays for
+    // experts.
+    std::uint64_t spans_bytes() const {
+        return std::min(weights_bytes(report.status.budget_bytes) / 8 * 7, options.spans_bytes_max);
     }
 
     // Makes the part for spans where the hub has the capability.
@@ -259,11 +266,12 @@ struct WorkerCore::State {
              .hub = hub,
              .device = *keeper.compute()->gpu(),
              .welcome = model->welcome,
-             .bytes_max = spans_bytes(report.status.budget_bytes),
+             .bytes_max = spans_bytes(),
              .reserve =
                  [this](std::uint64_t bytes) {
                      if (model && std::exchange(model->span_bytes, bytes) != bytes) resize();
                  },
+             .changed = [this] { report.changed(); },
              .lost = [this](const gpu::Loss& loss) { lost(loss); }});
     }
 
@@ -582,8 +590,7 @@ void WorkerCore::set_budget(std::uint64_t budget_bytes) {
     if (s.report.status.budget_bytes == budget_bytes) return;
     s.report.status.budget_bytes = budget_bytes;
     s.report.changed();
-    if (s.model && s.model->spans && !s.over)
-        s.model->spans->set_bytes_max(spans_bytes(budget_bytes));
+    if (s.model && s.model->spans && !s.over) s.model->spans->set_bytes_max(s.spans_bytes());
     if (s.model && !s.over) s.resize();
 }
 

@@ -20,6 +20,9 @@ void mx_close(int code, const char* reason, int reason_bytes);
 // mx_on_fetch_progress(ticket, bytes, from_network) and
 // mx_on_fetched(ticket, data, size, reason, length)
 void mx_fetch_blob(const char* hex, double size_bytes, int urgent, std::uint32_t ticket);
+// Lets mx_fetch_blob() take the blob of a layer if the hub signed it. `signature`: 128 hexadecimal
+// digits. JavaScript answers with mx_on_accepted(ticket, accepted).
+void mx_accept_layer(const char* hex, const char* signature, std::uint32_t ticket);
 void mx_cancel_fetches();
 // Sets the model of all blobs that are fetched from now on.
 void mx_serves_model(const char* model, int model_bytes);

@@ -47,6 +47,11 @@ var MoexBridge = {
     hex = hex >>> 0;
     Module['mx'].fetchBlob(HEAPU8.slice(hex, hex + 64), size, urgent !== 0, ticket >>> 0);
   },
+  mx_accept_layer: function(hex, signature, ticket) {
+    hex = hex >>> 0;
+    signature = signature >>> 0;
+    Module['mx'].acceptLayer(HEAPU8.slice(hex, hex + 64), HEAPU8.slice(signature, signature + 128), ticket >>> 0);
+  },
   mx_cancel_fetches: function() { Module['mx'].cancelFetches(); },
   mx_serves_model: function(model, bytes) {
     model = model >>> 0;

@@ -82,6 +82,12 @@ export async function checkHub(base, known) {
   return { state: "unsigned" };
 }
 
+// Resolves to true if `hub`, a result of checkHub(), has signed the blob of a layer, or if it signs nothing that this
+// browser could check.
+export async function hasSignedLayer(hub, blob, signature) {
+  return !hub.key || fits(hub.key, signature, `MoEx layer 1\n${hub.package_sha256}\n${blob}`);
+}
+
 // Fetches the manifest that `hub`, a result of checkHub(), names. Resolves to the set of all blobs' hashes in it.
 export async function blobsOf(base, hub) {
   const response = await fetch(new URL("api/manifest", base), { cache: "no-cache" });

@@ -37,6 +37,8 @@ inline nlohmann::json status_json(const WorkerStatus& status) {
         {"units_assigned", status.units_assigned},
         {"units_ready", status.units_ready},
         {"units_resident", status.units_resident},
+        {"layers_first", status.layers_first},
+        {"layers_end", status.layers_end},
         {"slots",
          {{"asked", status.slots.asked},
           {"resident", status.slots.resident},

@@ -10,6 +10,7 @@
 #include "web-worker/browser/bridge.h"
 #include "web-worker/browser/status_json.h"
 #include "web-worker/gpu/webgpu/webgpu_device.h"
+#include "web-worker/spans/span_worker.h"
 #include "web-worker/worker_core.h"
 
 namespace moex {
@@ -32,8 +33,22 @@ class TabPlatform : public Platform {
         mx_fetch_blob(to_hex(hash).c_str(), static_cast<double>(size_bytes), urgent ? 1 : 0,
                       ticket);
     }
+    void accept_layer(const Sha256& blob, const Signature& signature,
+                      std::function<void(bool)> done) override {
+        const std::uint32_t ticket = next_ticket_++;
+        accepting_[ticket] = std::move(done);
+        mx_accept_layer(to_hex(blob).c_str(), to_hex(signature).c_str(), ticket);
+    }
+    void on_accepted(std::uint32_t ticket, bool accepted) {
+        const auto found = accepting_.find(ticket);
+        if (found == accepting_.end()) return;
+        auto done = std::move(found->second);
+        accepting_.erase(found);
+        done(accepted);
+    }
     void cancel_fetches() override {
         fetches_.clear();
+        accepting_.clear();
         mx_cancel_fetches();
     }
     void serves_model(std::string_view model) override {
@@ -91,12 +106,16 @@ class TabPlatform : public Platform {
     };
     std::uint32_t next_ticket_ = 1;
     std::unordered_map<std::uint32_t, Fetch> fetches_;
+    std::unordered_map<std::uint32_t, std::function<void(bool)>> accepting_;
     std::unordered_map<std::uint32_t, std::function<void()>> timers_;
 };
 
 // Space before a frame for the tables of a round with up to 4,096 pairs. In a larger round, the
 // activations x have to be moved to make space.
 constexpr std::size_t frame_headroom_bytes = 256 << 10;
+
+// All blobs of a span wait in the WASM heap, which has 4 GiB, until the GPU loads them.
+constexpr std::uint64_t spans_bytes_max = 1536ull << 20;
 
 struct Tab {
     Bytes frame_memory;
@@ -138,6 +157,8 @@ EMSCRIPTEN_KEEPALIVE void mx_start(const char* json, std::uint32_t size_bytes) {
     worker.power_percent = std::clamp(options.value("power_percent", power_percent_max),
                                       power_percent_min, power_percent_max);
     worker.backend = WorkerBackend::automatic;
+    worker.make_spans = make_span_worker;
+    worker.spans_bytes_max = spans_bytes_max;
 
     tab().core = std::make_unique<WorkerCore>(tab().platform, std::move(worker));
     tab().core->start();
@@ -211,6 +232,9 @@ EMSCRIPTEN_KEEPALIVE void mx_on_timer(std::uint32_t ticket) { tab().platform.on_
 EMSCRIPTEN_KEEPALIVE void mx_on_fetch_progress(std::uint32_t ticket, double bytes,
                                                int from_network) {
     tab().platform.on_fetch_progress(ticket, bytes, from_network != 0);
+}
+EMSCRIPTEN_KEEPALIVE void mx_on_accepted(std::uint32_t ticket, int accepted) {
+    tab().platform.on_accepted(ticket, accepted != 0);
 }
 EMSCRIPTEN_KEEPALIVE void mx_on_fetched(std::uint32_t ticket, const std::byte* bytes,
                                         std::uint32_t size_bytes, const char* reason,

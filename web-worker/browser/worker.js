@@ -11,7 +11,7 @@ import createModule from "./moex-worker.js";
 import { Blobs } from "./blobs.js";
 import { ExpertFiles } from "./expert_files.js";
 import { Host } from "./host.js";
-import { blobsOf, checkHub, fingerprintOf } from "./hub_key.js";
+import { blobsOf, checkHub, fingerprintOf, hasSignedLayer } from "./hub_key.js";
 
 const decoder = new TextDecoder();
 const encoder = new TextEncoder();
@@ -125,6 +125,15 @@ Object.assign(mx, {
         if (bytes) withBytes(bytes, (address, count) => wasm._mx_on_fetched(ticket, address, count, 0, 0));
         else withText(reason, (address, count) => wasm._mx_on_fetched(ticket, 0, 0, address, count));
       });
+  },
+  // Layers are not in the manifest. A hub that signs names each with a signature of its own.
+  acceptLayer(hex, signature, ticket) {
+    const name = decoder.decode(hex);
+    const { blobs: signed } = hub;
+    hasSignedLayer(hub, name, decoder.decode(signature)).then((accepted) => {
+      if (accepted) signed?.add(name);
+      wasm._mx_on_accepted(ticket, accepted ? 1 : 0);
+    });
   },
   cancelFetches: () => blobs.cancel(),
   // A hub that names another package than the signed one has just changed it, or is not the hub that signed: the worker

@@ -141,11 +141,11 @@ class NativePlatform : public Platform {
             });
         fetcher_.fetch(hash, size_bytes, urgent, std::move(progress), std::move(done));
     }
-    bool accept_layer(const Sha256& blob, const Signature& signature) override {
-        if (!hub_.is_signed) return true;
-        if (!hub_.has_signed_layer(blob, signature)) return false;
-        hub_.blobs.insert(blob);
-        return true;
+    void accept_layer(const Sha256& blob, const Signature& signature,
+                      std::function<void(bool)> done) override {
+        if (hub_.is_signed && !hub_.has_signed_layer(blob, signature)) return done(false);
+        if (hub_.is_signed) hub_.blobs.insert(blob);
+        done(true);
     }
     void cancel_fetches() override {
         ++num_cancelled_;

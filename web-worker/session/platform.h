@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -68,6 +69,8 @@ struct WorkerStatus {
     // Number of experts to hold (assigned now or later), and number of experts that the worker
     // holds.
     std::uint32_t units_assigned = 0, units_ready = 0;
+    // Layers that the worker computes whole: from layers_first up to, and without, layers_end.
+    std::uint32_t layers_first = 0, layers_end = 0;
     // The current download: bytes_fetched counts bytes from the network and from the cache.
     std::uint64_t bytes_to_fetch = 0, bytes_fetched = 0;
     // Bytes downloaded over the network since the worker started.
@@ -125,6 +128,8 @@ struct WorkerOptions {
     // Makes the part that computes spans (web-worker/span_host.h). Empty: this worker computes
     // experts only.
     std::function<std::unique_ptr<SpanHost>(SpanContext context)> make_spans;
+    // Limit of memory for spans beside the limit that follows from the budget.
+    std::uint64_t spans_bytes_max = std::numeric_limits<std::uint64_t>::max();
 };
 
 class Platform {
@@ -147,8 +152,10 @@ class Platform {
                             std::function<void(std::uint64_t bytes, bool from_network)> progress,
                             std::function<void(Result<Bytes>)> done) = 0;
     // Lets fetch_blob() take the blob of a layer (protocol/span_layer.h), which no manifest names.
-    // Returns false if the hub did not sign it.
-    virtual bool accept_layer(const Sha256&, const Signature&) { return false; }
+    // `done` gets false if the hub did not sign it; it may be called inside this call.
+    virtual void accept_layer(const Sha256&, const Signature&, std::function<void(bool)> done) {
+        done(false);
+    }
     virtual void cancel_fetches() = 0;  // cancels all fetches; their `done` is not called
     // Sets the model, by name or hash: blobs that are fetched from this call on belong to it. The
     // platform evicts the blobs of other models first.

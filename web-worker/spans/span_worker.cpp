@@ -57,9 +57,16 @@ class SpanWorker : public SpanHost {
 
     void begin_connection() override {
         waiting_.clear();
-        is_assigned_ = false;
+        is_assigned_ = is_reported_ = false;
+        context_.changed();
         if (decoder_ && !is_computing_) decoder_->end_all();
         clears_all_ = is_computing_;
+    }
+
+    SpanLayers layers() const override {
+        if (!is_reported_) return {};
+        return {wanted_->first_layer,
+                wanted_->first_layer + static_cast<std::uint32_t>(wanted_->layers.size())};
     }
 
     void set_bytes_max(std::uint64_t bytes_max) override {
@@ -104,6 +111,8 @@ class SpanWorker : public SpanHost {
         weights_.reset();
         layer_blobs_.clear();
         const bool held = decoder_ != nullptr;
+        is_reported_ = false;
+        context_.changed();
         // The callback of the step in flight belongs to the decoder, which lives until then.
         if (std::exchange(is_computing_, false)) dropped_.push_back(std::move(decoder_));
         decoder_.reset();
@@ -118,15 +127,22 @@ class SpanWorker : public SpanHost {
     }
 
     void fetch_layers() {
-        for (const SpanAssign::Layer& layer : wanted_->layers)
-            if (!context_.platform.accept_layer(layer.blob, layer.signature)) return refuse();
         layer_blobs_.assign(wanted_->layers.size(), {});
         missing_ = wanted_->layers.size();
-        for (std::size_t i = 0; i < wanted_->layers.size(); ++i)
-            fetch(
-                wanted_->layers[i].blob, wanted_->layers[i].size_bytes,
-                [this, i](Bytes blob) { layer_blobs_[i] = std::move(blob); },
-                [this] { fetch_experts(); });
+        // A layer that is refused ends this load, also in the midst of the loop.
+        const std::vector<SpanAssign::Layer> layers = wanted_->layers;
+        const std::uint64_t load = load_;
+        for (std::size_t i = 0; i < layers.size() && load == load_; ++i)
+            context_.platform.accept_layer(
+                layers[i].blob, layers[i].signature,
+                [this, life = life_.watch(), load, i, layer = layers[i]](bool accepted) {
+                    if (!life.alive() || load != load_) return;
+                    if (!accepted) return refuse();
+                    fetch(
+                        layer.blob, layer.size_bytes,
+                        [this, i](Bytes blob) { layer_blobs_[i] = std::move(blob); },
+                        [this] { fetch_experts(); });
+                });
     }
 
     // Fetches a blob. `all_here` is called after the last one of `missing_`.
@@ -220,6 +236,8 @@ class SpanWorker : public SpanHost {
     }
 
     void report_ready() {
+        is_reported_ = true;
+        context_.changed();
         context_.hub.send(encode_span_ready({.span = wanted_->span,
                                              .num_pages = decoder_->num_pages(),
                                              .page_tokens = kv_page_tokens,
@@ -285,6 +303,7 @@ class SpanWorker : public SpanHost {
     SpanContext context_;
     std::optional<SpanAssign> wanted_;  // the newest SPAN_ASSIGN
     bool is_assigned_ = false;          // `wanted_` was assigned on this connection
+    bool is_reported_ = false;          // `wanted_` was reported ready
     std::uint64_t load_ = 0;            // number of spans dropped so far; older loads are ignored
     std::size_t missing_ = 0;           // blobs that are being fetched
     std::vector<Bytes> layer_blobs_;

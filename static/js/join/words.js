@@ -45,12 +45,17 @@ export function progressWords(status, pace) {
   return pace ? words + say("pace", bytes(pace.bytes_per_s), span(Math.max(1, pace.seconds_left))) : words;
 }
 
-// Describes the tab's share of the whole model; "" until the tab holds experts. `units`: as counted by /health.
+// Describes the tab's share of the whole model; "" until the tab holds any of it. `units`: as counted by /health.
 export function shareWords(status, units) {
-  if (status.units_ready === 0 || !(units > 0)) return "";
-  const share = (100 * status.units_ready) / units;
-  const percent = share < 1 ? tenths.format(share) : Math.round(share);
-  return say("share", whole.format(status.units_ready), units, percent);
+  const words = [];
+  if (status.units_ready > 0 && units > 0) {
+    const share = (100 * status.units_ready) / units;
+    const percent = share < 1 ? tenths.format(share) : Math.round(share);
+    words.push(say("share", whole.format(status.units_ready), units, percent));
+  }
+  const { layers_first: first = 0, layers_end: end = 0 } = status;
+  if (end > first) words.push(say("layers", first, end - 1));
+  return words.join(" ");
 }
 
 // Describes how many experts fit into a memory limit, estimated from the loaded experts; a general hint before the

@@ -62,6 +62,8 @@ export const table = {
     progress: (fetched, all, ready, assigned) => `${fetched} of ${all}, ${ready} of ${assigned} experts ready`,
     pace: (speed, left) => `, ${speed}/s, about ${left} left`,
     share: (ready, units, percent) => `This tab holds ${ready} of the model's ${experts(units)}: ${percent} %.`,
+    layers: (first, last) => (first === last ? `It computes layer ${first} whole.`
+      : `It computes layers ${first} to ${last} whole.`),
     offer: (size) => `Lends at most ${size} of this device's memory. You can change this later, below.`,
     link: "Join link",
     use_link: "Use this link",
@@ -287,6 +289,8 @@ export const table = {
     pace: (speed, left) => `, ${speed}/s, noch etwa ${left}`,
     share: (ready, units, percent) =>
       `Dieser Tab hält ${ready} von ${count(units, "Experten", "Experten")} des Modells: ${percent} %.`,
+    layers: (first, last) => (first === last ? `Er rechnet Schicht ${first} ganz.`
+      : `Er rechnet die Schichten ${first} bis ${last} ganz.`),
     offer: (size) => `Leiht höchstens ${size} vom Speicher dieses Geräts. Das lässt sich später unten ändern.`,
     link: "Beitrittslink",
     use_link: "Diesen Link nehmen",
