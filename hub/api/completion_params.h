@@ -77,7 +77,9 @@ struct CompletionParams {
     std::string source = "messages", max_tokens_param = "max_tokens";
     std::string effort_param = "reasoning_effort";
     bool stream = false, include_usage = false;
-    bool return_progress = false;  // events of a stream report how much of the prompt is computed
+    // Events of a stream report how much of the prompt is computed, and each piece of text the
+    // times so far.
+    bool return_progress = false, timings_per_token = false;
     std::uint32_t n = 1;
     std::optional<std::uint32_t> max_tokens;  // 0: no answer, only the prompt's echo or scores
     SamplingOptions sampling;                 // `sampling.seed` is always set

@@ -129,6 +129,7 @@ void read_common(BodyFields& fields, const ParamLimits& limits, CompletionParams
     fields.string("model", out.model);
     fields.boolean("stream", out.stream);
     fields.boolean("return_progress", out.return_progress);
+    fields.boolean("timings_per_token", out.timings_per_token);
     if (const OrderedJson* options = fields.find("stream_options")) {
         if (!options->is_object())
             fields.wrong("stream_options", "an object", *options);

@@ -14,6 +14,7 @@ constexpr const char* sampling_fields = R"json({
   "model": {"type": "string", "description": "May be left out; a name that is not served is 404."},
   "stream": {"type": "boolean", "default": false},
   "return_progress": {"type": "boolean"},
+  "timings_per_token": {"type": "boolean"},
   "stream_options": {"type": "object", "properties": {"include_usage": {"type": "boolean"}}},
   "max_tokens": {"type": "integer", "minimum": 1,
     "description": "Default: the rest of the context, unless the operator set another one."},

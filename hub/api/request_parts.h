@@ -77,7 +77,6 @@ inline constexpr std::pair<const char*, double> advice_fields[] = {{"mirostat", 
                                                                    {"max_thinking_tokens", -1},
                                                                    {"include_reasoning", 1},
                                                                    {"skip_special_tokens", 1},
-                                                                   {"timings_per_token", 0},
                                                                    {"safe_prompt", 0},
                                                                    {"context_management", 0}};
 // Names those of them that the request sets in CompletionParams::notes ("dropped").

@@ -4,7 +4,8 @@
 //   npm install --prefix FOLDER @anthropic-ai/claude-code @qwen-code/qwen-code @openai/codex opencode-ai
 //   unshare -n sh -c 'ip link set lo up; node tests/api/live_agents.mjs FOLDER [NAME...]'
 // MOEX_HUB is the hub's program. Each program gets the settings that `moex-hub clients` prints, and runs twice:
-//   demo    the demo model answers as it likes: every request is answered with 200, and the program ends by itself
+//   demo    the demo model answers as it likes: every request is answered with 200, and the program ends by itself,
+//           with any exit code
 //   script  the hub is forced to call the program's tool that reads a file, and then to say a sentence about it. The
 //           program reads the file, sends its text back, and prints the sentence.
 // A proxy between program and hub writes down each status, and adds the constraints (tool_choice, structured_outputs)
@@ -207,7 +208,8 @@ await inFolder(async (scratch) => {
       proxy.stop();
       const isServed = seen.requests.length > 0 && seen.requests.every((one) => one.status === 200);
       const isRead = seen.results.some((one) => one.includes('blue whale sang'));
-      const isRight = code === 0 && isServed && (mode === 'demo' || (isRead && output.includes(sentence)));
+      // Some programs end with an error when the demo's text reaches the limit of tokens.
+      const isRight = isServed && (mode === 'demo' ? code !== null : code === 0 && isRead && output.includes(sentence));
       failures += isRight ? 0 : 1;
       console.log(`${isRight ? 'ok  ' : 'FAIL'} ${name} ${mode}: exit ${code}, ${seen.requests.length} requests`);
       if (isRight) continue;

@@ -73,6 +73,18 @@ class ResponsesReply : public ReplyWriter {
         return out;
     }
 
+    Events progress(std::size_t, const PromptProgress& progress) override {
+        Events out;
+        add(out, "response.in_progress",
+            {{"response", response("in_progress", nullptr)},
+             {"prompt_progress", progress_json(progress)}});
+        return out;
+    }
+
+    void time(const GenerationStats& stats, const Usage& usage) override {
+        timings_ = timings_json(stats, usage);
+    }
+
     Events say(std::size_t, ReasonedText text, std::span<const TokenText> tokens) override {
         Events out;
         if (!text.reasoning.empty()) {
@@ -108,7 +120,9 @@ class ResponsesReply : public ReplyWriter {
 
     Events end(const AnswerTotals& totals) override {
         Events out;
-        add(out, text("response.", status_), {{"response", response(status_, &totals)}});
+        add(out, text("response.", status_),
+            {{"response", response(status_, &totals)},
+             {"timings", timings_json(totals.stats, totals.usage)}});
         return out;
     }
 
@@ -196,6 +210,7 @@ class ResponsesReply : public ReplyWriter {
         open_.words += words;
         OrderedJson fields{{"delta", words}};
         if (logprobs) fields["logprobs"] = *logprobs;
+        if (!timings_.is_null()) fields["timings"] = std::exchange(timings_, nullptr);
         add_about(out, type, fields);
     }
 
@@ -237,6 +252,7 @@ class ResponsesReply : public ReplyWriter {
     Item open_;
     const char* status_ = "completed";
     std::uint64_t num_events_ = 0;
+    OrderedJson timings_;  // of the next piece of text; null: none
 };
 
 std::unique_ptr<ReplyWriter> write(WriterInputs inputs) {

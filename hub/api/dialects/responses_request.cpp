@@ -238,8 +238,9 @@ Checked<CompletionParams> read_responses(const OrderedJson& body, const ParamLim
     read_tools(fields, chat);
     read_form(fields, chat);
     read_logprobs(fields, chat);
-    for (const char* name : {"model", "stream", "temperature", "top_p", "parallel_tool_calls",
-                             "user", "seed", "top_k", "min_p", "stop", "chat_template_kwargs"})
+    for (const char* name :
+         {"model", "stream", "temperature", "top_p", "parallel_tool_calls", "user", "seed", "top_k",
+          "min_p", "stop", "chat_template_kwargs", "return_progress", "timings_per_token"})
         if (const OrderedJson* value = fields.find(name)) chat[name] = *value;
     for (const char* name : constraint_fields)
         if (const OrderedJson* value = fields.find(name)) chat[name] = *value;

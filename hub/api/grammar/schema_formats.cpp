@@ -50,7 +50,9 @@ const std::map<std::string, std::string>& format_patterns() {
         {"email", "^" + word + "(?:\\." + word + ")*@(?:" + label + "\\.)+" + label + "$"},
         {"ipv4", "^" + byte + "(?:\\." + byte + "){3}$"},
         {"hostname", "^" + label + "(?:\\." + label + "){0,3}$"},
-        {"uri", uri_pattern()}};
+        {"uri", uri_pattern()},
+        {"json-pointer", "^(?:/(?:[^~/]|~[01])*)*$"},
+        {"relative-json-pointer", "^(?:0|[1-9][0-9]*)(?:#|(?:/(?:[^~/]|~[01])*)*)$"}};
     return patterns;
 }
 

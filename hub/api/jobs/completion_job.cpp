@@ -91,7 +91,8 @@ void ApiJob::start() {
                                  static_cast<std::uint32_t>(choices_.size());
 
         GenerationSink sink;
-        if (inputs_.params.stream && inputs_.params.return_progress)
+        if (inputs_.params.stream &&
+            (inputs_.params.return_progress || inputs_.params.timings_per_token))
             sink.on_prompt = [self, i](const PromptProgress& progress) {
                 self->deliver([self, i, progress] { self->on_prompt(i, progress); });
             };
@@ -204,6 +205,9 @@ void ApiJob::cancel_choice(std::size_t index) {
 void ApiJob::on_prompt(std::size_t index, PromptProgress progress) {
     Choice& choice = choices_[index];
     if (answered_ || choice.ended || choice.cancelling) return;
+    choice.cached_tokens = progress.cached_tokens;
+    choice.prompt_took = progress.elapsed;
+    if (!inputs_.params.return_progress) return;
     begin_stream();
     if (!std::exchange(choice.has_progress, true) &&
         progress.ready_tokens > progress.cached_tokens) {
@@ -527,9 +531,22 @@ void ApiJob::show(std::size_t index, AnswerText::Shown shown, bool is_last) {
     begin_stream();
     // Send the echo of the prompt before the first text.
     if (!answer.content.empty()) parts.content = std::exchange(answer.content, {}) + parts.content;
+    if (inputs_.params.timings_per_token) show_times(index);
     if (!parts.empty() || !shown.tokens.empty())
         send(index, inputs_.writer->say(index, std::move(parts), shown.tokens));
     show_calls(index, std::move(calls));
+}
+
+// Gives the writer the times of a choice so far.
+void ApiJob::show_times(std::size_t index) {
+    const Choice& choice = choices_[index];
+    GenerationStats stats;
+    stats.prefill = choice.prompt_took;
+    stats.decode = choice.last_token_at - choice.first_token_at;
+    inputs_.writer->time(stats, {.prompt_tokens = inputs_.prompts[index / inputs_.params.n].size(),
+                                 .completion_tokens = choice.text.num_tokens(),
+                                 .cached_tokens = choice.cached_tokens,
+                                 .reasoning_tokens = {}});
 }
 
 std::function<void()> ApiJob::counts_on_sent(std::size_t index) {

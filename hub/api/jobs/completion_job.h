@@ -83,6 +83,7 @@ class ApiJob : public std::enable_shared_from_this<ApiJob> {
         bool ended = false, cancelling = false;
         bool has_progress = false;  // events have reported progress of the prompt
         TimePoint first_token_at{}, last_token_at{};
+        Duration prompt_took{};  // PromptProgress::elapsed
     };
 
     // Runs `event` now, or once all sequences are submitted: before that the request may still be
@@ -105,6 +106,7 @@ class ApiJob : public std::enable_shared_from_this<ApiJob> {
     OrderedJson notes() const;
 
     void show(std::size_t index, AnswerText::Shown shown, bool is_last = false);
+    void show_times(std::size_t index);
     void show_calls(std::size_t index, std::vector<CallPiece> pieces);
     void keep_judged(Choice& choice, const CallPiece& piece) const;
     ReasonedText split(Choice& choice, std::string text, bool is_last,

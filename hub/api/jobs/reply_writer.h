@@ -91,6 +91,11 @@ class ReplyWriter {
         (void)index, (void)progress;
         return {};
     }
+    // Takes the times of a choice so far, which the next piece of its text shows. Dialects that
+    // have no form for them ignore the call.
+    virtual void time(const GenerationStats& stats, const Usage& usage) {
+        (void)stats, (void)usage;
+    }
     virtual Events say(std::size_t index, ReasonedText text, std::span<const TokenText> tokens) = 0;
     // `id` is the id of the tool call if the call begins with this piece; else it is empty.
     virtual Events call(std::size_t index, const CallPiece& piece, const std::string& id) = 0;

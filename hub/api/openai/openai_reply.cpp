@@ -1,6 +1,6 @@
 #include "hub/api/openai/openai_reply.h"
 
-#include <cmath>
+#include <utility>
 
 #include "hub/api/openai/openai_response.h"
 
@@ -43,16 +43,19 @@ class OpenAiReply : public ReplyWriter {
 
     Events progress(std::size_t index, const PromptProgress& progress) override {
         OrderedJson out = chunk(index, is_chat_ ? OrderedJson::object() : OrderedJson(""), nullptr);
-        out["prompt_progress"] = {{"total", progress.total_tokens},
-                                  {"cache", progress.cached_tokens},
-                                  {"processed", progress.ready_tokens},
-                                  {"time_ms", std::lround(to_ms(progress.elapsed))}};
+        out["prompt_progress"] = progress_json(progress);
         return {event_of(out)};
+    }
+
+    void time(const GenerationStats& stats, const Usage& usage) override {
+        timings_ = timings_json(stats, usage);
     }
 
     Events say(std::size_t index, ReasonedText text, std::span<const TokenText> tokens) override {
         const OrderedJson logprobs = has_logprobs_ ? logprobs_json(tokens) : OrderedJson();
-        return {event_of(chunk(index, payload(std::move(text)), logprobs))};
+        OrderedJson out = chunk(index, payload(std::move(text)), logprobs);
+        if (!timings_.is_null()) out["timings"] = std::exchange(timings_, nullptr);
+        return {event_of(out)};
     }
 
     Events call(std::size_t index, const CallPiece& piece, const std::string& id) override {
@@ -167,6 +170,7 @@ class OpenAiReply : public ReplyWriter {
     const std::shared_ptr<const Tokenizer> tokenizer_;
     const std::size_t num_choices_;
     const bool is_chat_, includes_usage_, has_logprobs_, echoes_scores_, scores_prompts_;
+    OrderedJson timings_;  // of the next piece of text; null: none
 };
 
 std::unique_ptr<ReplyWriter> write_openai(WriterInputs inputs) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <random>
 
 #include "protocol/text.h"
@@ -82,6 +83,13 @@ OrderedJson timings_json(const GenerationStats& stats, const Usage& usage) {
         {"predicted_ms", predicted_ms},
         {"predicted_per_second",
          per_second(usage.completion_tokens > 0 ? usage.completion_tokens - 1 : 0, predicted_ms)}};
+}
+
+OrderedJson progress_json(const PromptProgress& progress) {
+    return {{"total", progress.total_tokens},
+            {"cache", progress.cached_tokens},
+            {"processed", progress.ready_tokens},
+            {"time_ms", std::lround(to_ms(progress.elapsed))}};
 }
 
 namespace {

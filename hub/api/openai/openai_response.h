@@ -24,6 +24,8 @@ OrderedJson answer_object(const AnswerHeader& header, bool is_chat, bool is_chun
 OrderedJson usage_json(const Usage& usage);
 // Returns the timings over all sequences of a request, with the field names of llama.cpp.
 OrderedJson timings_json(const GenerationStats& stats, const Usage& usage);
+// Returns the progress of a prompt, with the field names of llama.cpp.
+OrderedJson progress_json(const PromptProgress& progress);
 // The `moex` object of a reply: the shares of the answer that the workers and the hub computed, and
 // the expert mode.
 OrderedJson provenance_json(const AnswerTotals& totals);

@@ -385,8 +385,7 @@ TEST_F(AgentsTest, WhatAnAnswerLacksIsRefusedAndWhatItDoesWithoutIsNamed) {
     for (const Json& advice :
          {Json{{"mirostat", 2}}, Json{{"dry_multiplier", 0.8}}, Json{{"thinking_budget", 9}},
           Json{{"skip_special_tokens", false}}, Json{{"typical_p", 0.5}},
-          Json{{"timings_per_token", true}}, Json{{"safe_prompt", true}},
-          Json{{"context_management", {{"edits", Json::array()}}}}})
+          Json{{"safe_prompt", true}}, Json{{"context_management", {{"edits", Json::array()}}}}})
         EXPECT_EQ(chatted(advice)["moex"]["dropped"], Json::array({advice.begin().key()}));
 }
 
@@ -481,6 +480,44 @@ TEST_F(AgentsTest, StreamReportsTheProgressOfThePrompt) {
     EXPECT_GE(progress(text_path, text, first_text).size(), 5u);
     text["return_progress"] = false;
     EXPECT_TRUE(progress(text_path, text, first_text).empty());
+}
+
+TEST_F(AgentsTest, PiecesOfAStreamShowTheTimesSoFar) {
+    const Json asks{{"stream", true}, {"timings_per_token", true}, {"max_tokens", 6}};
+    const auto judge = [](const Json& timings, std::uint64_t tokens) {
+        EXPECT_EQ(timings["predicted_n"], tokens);
+        EXPECT_GT(timings["prompt_n"].get<int>() + timings["cache_n"].get<int>(), 0);
+        EXPECT_TRUE(timings["prompt_per_second"].is_number());
+        EXPECT_TRUE(timings["predicted_per_second"].is_number());
+    };
+    std::uint64_t tokens = 0;
+    for (const Json& chunk : ask(chat_path, chat("Go", asks))->chunks()) {
+        const Json& choice = chunk["choices"][0];
+        const Json text = choice["delta"].value("content", Json());
+        if (text.is_string() && text != "" && choice["finish_reason"].is_null())
+            judge(chunk["timings"], ++tokens);
+    }
+    EXPECT_GE(tokens, 3u);
+
+    dialect_ = Dialect::responses;
+    const auto answer = ask(&Api::respond, {{"input", "Go"},
+                                            {"max_output_tokens", 6},
+                                            {"stream", true},
+                                            {"timings_per_token", true},
+                                            {"return_progress", true}});
+    tokens = 0;
+    bool has_progress = false;
+    for (const Json& event : answer->chunks()) {
+        if (event["type"] == "response.output_text.delta" && event["delta"] != "")
+            judge(event["timings"], ++tokens);
+        if (!event.contains("prompt_progress")) continue;
+        EXPECT_EQ(event["type"], "response.in_progress");
+        EXPECT_EQ(tokens, 0u);
+        has_progress = true;
+    }
+    EXPECT_GE(tokens, 3u);
+    EXPECT_TRUE(has_progress);
+    EXPECT_EQ(answer->chunks().back()["timings"]["predicted_n"], 6);
 }
 
 TEST_F(AgentsTest, ToolsThatMakeThePromptTooLongAreNamedSo) {
