@@ -25,17 +25,52 @@ std::string date_pattern() {
 const std::string time_pattern =
     "(?:[01]\\d|2[0-3]):[0-5]\\d:[0-5]\\d(?:\\.\\d{1,9})?(?:Z|[+-](?:[01]\\d|2[0-3]):[0-5]\\d)";
 
-// Returns the pattern of a URI with its scheme (RFC 3986, 3), without literal IPv6 addresses.
+const std::string escaped = "%[0-9A-Fa-f]{2}", mild = "A-Za-z0-9._~!$&'()*+,;=";
+const std::string uri_part = "(?:[" + mild + ":@-]|" + escaped + ")";
+
+// Returns the query and the fragment of a URI.
+std::string uri_end() {
+    const std::string rest = "(?:[" + mild + ":@/?-]|" + escaped + ")*";
+    return "(?:\\?" + rest + ")?(?:#" + rest + ")?";
+}
+
+// Returns the pattern of a URI with its scheme (RFC 3986, 3), without literal IPv6 addresses. The
+// path behind a scheme alone is not empty, since common validators refuse "name:?".
 std::string uri_pattern() {
-    const std::string escaped = "%[0-9A-Fa-f]{2}", mild = "A-Za-z0-9._~!$&'()*+,;=";
-    const std::string part = "(?:[" + mild + ":@-]|" + escaped + ")";
     const std::string host = "(?:[" + mild + "-]|" + escaped + ")*";
     const std::string authority = "//(?:(?:[" + mild + ":-]|" + escaped + ")*@)?" + host +
-                                  "(?::[0-9]{1,4})?(?:/" + part + "*)*";
-    const std::string path = "/?(?:" + part + "+(?:/" + part + "*)*)?";
-    const std::string rest = "(?:[" + mild + ":@/?-]|" + escaped + ")*";
-    return "^[A-Za-z][A-Za-z0-9+.-]*:(?:" + authority + "|" + path + ")(?:\\?" + rest + ")?(?:#" +
-           rest + ")?$";
+                                  "(?::[0-9]{1,4})?(?:/" + uri_part + "*)*";
+    const std::string path = "(?:/|/?" + uri_part + "+(?:/" + uri_part + "*)*)";
+    return "[A-Za-z][A-Za-z0-9+.-]*:(?:" + authority + "|" + path + ")" + uri_end();
+}
+
+// Returns the pattern of a URI, or of a path whose first segment has no colon.
+std::string uri_reference_pattern() {
+    const std::string path = "/?(?:(?:[" + mild + "@-]|" + escaped + ")+(?:/" + uri_part + "*)*)?";
+    return "(?:" + uri_pattern() + "|" + path + uri_end() + ")";
+}
+
+// Returns the pattern of a URI with variables in braces (RFC 6570).
+std::string uri_template_pattern() {
+    const std::string variable = "[A-Za-z0-9_]+(?::[1-9][0-9]{0,3}|\\*)?";
+    return "(?:[A-Za-z0-9._~!$&()*+,;=:@/?#-]|" + escaped + "|\\{[+#./;?&]?" + variable + "(?:," +
+           variable + ")*\\})*";
+}
+
+// Returns the pattern of an IPv6 address in hexadecimal groups (RFC 4291, 2.2).
+std::string ipv6_pattern() {
+    const std::string group = "[0-9a-fA-F]{1,4}";
+    std::string out = "(?:(?:" + group + ":){7}" + group + "|(?:" + group + ":){1,7}:";
+    for (int before = 1; before <= 6; ++before)
+        out += text("|(?:", group, ":){", before, "}(?::", group, "){1,", 7 - before, "}");
+    return out + "|:(?::" + group + "){1,7}|::)";
+}
+
+// Returns the pattern of a duration of ISO 8601.
+std::string duration_pattern() {
+    const std::string days = "(?:\\d+Y(?:\\d+M)?(?:\\d+D)?|\\d+M(?:\\d+D)?|\\d+D)";
+    const std::string time = "T(?:\\d+H(?:\\d+M)?(?:\\d+S)?|\\d+M(?:\\d+S)?|\\d+S)";
+    return "P(?:" + days + "(?:" + time + ")?|" + time + "|\\d+W)";
 }
 
 const std::map<std::string, std::string>& format_patterns() {
@@ -49,8 +84,13 @@ const std::map<std::string, std::string>& format_patterns() {
         {"uuid", "^[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"},
         {"email", "^" + word + "(?:\\." + word + ")*@(?:" + label + "\\.)+" + label + "$"},
         {"ipv4", "^" + byte + "(?:\\." + byte + "){3}$"},
-        {"hostname", "^" + label + "(?:\\." + label + "){0,3}$"},
-        {"uri", uri_pattern()},
+        // 61 characters and three labels of 63 are the 253 that a name may have.
+        {"hostname", "^[A-Za-z0-9](?:[A-Za-z0-9-]{0,59}[A-Za-z0-9])?(?:\\." + label + "){0,3}$"},
+        {"ipv6", "^" + ipv6_pattern() + "$"},
+        {"uri", "^" + uri_pattern() + "$"},
+        {"uri-reference", "^" + uri_reference_pattern() + "$"},
+        {"uri-template", "^" + uri_template_pattern() + "$"},
+        {"duration", "^" + duration_pattern() + "$"},
         {"json-pointer", "^(?:/(?:[^~/]|~[01])*)*$"},
         {"relative-json-pointer", "^(?:0|[1-9][0-9]*)(?:#|(?:/(?:[^~/]|~[01])*)*)$"}};
     return patterns;
