@@ -10,35 +10,16 @@
 //           program reads the file, sends its text back, and prints the sentence.
 // A proxy between program and hub writes down each status, and adds the constraints (tool_choice, structured_outputs)
 // that force the answers. The package is the demo's with a longer context and a template that has tools.
-import { createHash } from 'node:crypto';
 import { spawn } from 'node:child_process';
-import { existsSync, mkdirSync, readFileSync, readdirSync, symlinkSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdirSync, writeFileSync } from 'node:fs';
 import { createServer, request as httpRequest } from 'node:http';
 import { join, resolve } from 'node:path';
-import { inFolder, modelFolder, runHub, startHub } from './hub_process.mjs';
+import { agentPackage } from './agent_package.mjs';
+import { inFolder, runHub, startHub } from './hub_process.mjs';
 
 const sentence = 'The note is about a blue whale.';
 const note = 'A blue whale sang at noon.\n';
 const prompt = 'Read the file note.txt and say what it is about.';
-
-// Writes the demo's package with another context and template; the weights stay where they are.
-function makePackage(folder) {
-  mkdirSync(folder);
-  const changed = ['manifest.json', 'tokenizer_config.json'];
-  for (const name of readdirSync(modelFolder).filter((name) => !changed.includes(name)))
-    symlinkSync(resolve(modelFolder, name), join(folder, name));
-  const read = (name) => JSON.parse(readFileSync(join(modelFolder, name), 'utf8'));
-  const config = { ...read('tokenizer_config.json'), model_max_length: 65536,
-    chat_template: readFileSync('tests/golden/templates/qwen3.jinja', 'utf8') };
-  const bytes = Buffer.from(JSON.stringify(config));
-  writeFileSync(join(folder, 'tokenizer_config.json'), bytes);
-  const manifest = read('manifest.json');
-  manifest.config.context_tokens = 65536;
-  manifest.files['tokenizer_config.json'] =
-    { sha256: createHash('sha256').update(bytes).digest('hex'), bytes: bytes.length };
-  writeFileSync(join(folder, 'manifest.json'), JSON.stringify(manifest));
-  return folder;
-}
 
 // What the tool that reads a file is called, and its arguments by its schema.
 const readers = /^(Read|read|read_file|exec_command|shell|shell_command)$/;
@@ -190,7 +171,7 @@ if (!folder || !existsSync(join(folder, 'node_modules'))) {
 const names = wanted.length ? wanted : Object.keys(agents);
 let failures = 0;
 await inFolder(async (scratch) => {
-  const model = makePackage(join(scratch, 'model'));
+  const model = agentPackage(join(scratch, 'model'));
   const hub = await startHub(['--backend', 'local', '--log-level', 'warn'], {}, model);
   for (const name of names)
     for (const mode of ['demo', 'script']) {

@@ -1,5 +1,8 @@
 // Tests of what agents and editors send unasked: tools of any schema and type, histories that were
 // cut, and fields of other servers.
+#include <fstream>
+
+#include "hub/api/jobs/answer_form.h"
 #include "hub/api/openai_request.h"
 #include "tests/hub/api/api_fixture.h"
 
@@ -416,6 +419,36 @@ TEST_F(AgentsTest, NoDialectIgnoresWhatConstrainsAnAnswer) {
             EXPECT_NE(refused->response().body.find(constraint.begin().key()), std::string::npos)
                 << refused->response().body;
         }
+}
+
+Json read_json(const std::filesystem::path& file) {
+    std::ifstream in(file);
+    return Json::parse(in);
+}
+
+// All tools of a public MCP server in one request, not strict, as an agent passes them on. The
+// rules of the answer are made as for a request; the prompts would be too long for the demo model.
+TEST_F(AgentsTest, ToolsOfPublicServersNeverStopARequest) {
+    const Json servers = read_json(repository() / "tests/golden/agents/mcp_tools.json");
+    EXPECT_GE(servers.size(), 50u);
+    const std::size_t vocab_size = model_.package->config().vocab_size;
+    const std::vector<std::uint32_t> ends = model_.package->generation_defaults().eos_token_ids;
+    MaskMaker masks(Vocabulary(*model_.tokenizer, vocab_size, {ends.begin(), ends.end()}));
+    std::size_t num_tools = 0;
+    for (const auto& [server, tools] : servers.items()) {
+        Json given = Json::array();
+        for (const Json& tool : tools) given.push_back({{"type", "function"}, {"function", tool}});
+        const auto params = read_chat_params(chat("Go", {{"tools", given}}),
+                                             {.vocab_size = vocab_size});
+        ASSERT_TRUE(params.ok()) << server << ": " << params.refusal().message;
+        EXPECT_EQ(params->calls.mode, ToolChoice::Mode::automatic) << server;
+        EXPECT_FALSE(params->notes.contains("left_out")) << server;
+        const CallSyntax syntax;
+        const auto rules = rules_of_answer({params->form, params->calls, syntax}, {}, masks);
+        ASSERT_TRUE(rules.ok()) << server << ": " << rules.refusal().message;
+        num_tools += tools.size();
+    }
+    EXPECT_GE(num_tools, 800u);
 }
 
 TEST_F(AgentsTest, EffortMayBeAVariableOfTheTemplate) {
