@@ -25,7 +25,7 @@ std::uint64_t weights_bytes(std::uint64_t limit_bytes) {
     return limit_bytes - lanes_bytes(limit_bytes);
 }
 
-// Of the memory for spans, one part in so many is for keys and values.
+// Keys and values get the memory for spans divided by this.
 constexpr std::uint64_t span_kv_share = 4;
 
 std::string size_text(std::uint64_t bytes) {

@@ -1,4 +1,4 @@
-// The demo's model as agents want it.
+// Makes a package of the demo's model that agents' long prompts and tools fit: for agents.test.mjs and live_agents.mjs.
 import { createHash } from 'node:crypto';
 import { mkdirSync, readFileSync, readdirSync, symlinkSync, writeFileSync } from 'node:fs';
 import { join, resolve } from 'node:path';

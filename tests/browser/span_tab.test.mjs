@@ -10,7 +10,7 @@ const request = {
   model: "moex-demo", messages: [{ role: "user", content: "Tell me a story about a garden." }], temperature: 0,
   max_tokens: 8,
 };
-// As in spans.test.mjs, the texts of exact arithmetic are equal wherever layers are computed.
+// Exact arithmetic gives equal texts wherever layers are computed (spans.test.mjs says why).
 const exact = ["--arithmetic", "exact", "--speculative", "off", "--timeout-ms", "60000", "--round-deadline-s", "300"];
 
 async function asked(hub, what, predicate) {

@@ -44,7 +44,7 @@ std::string uri_pattern() {
     return "[A-Za-z][A-Za-z0-9+.-]*:(?:" + authority + "|" + path + ")" + uri_end();
 }
 
-// Returns the pattern of a URI, or of a path whose first segment has no colon.
+// Returns the pattern of a URI, or of a path without a colon in its first segment.
 std::string uri_reference_pattern() {
     const std::string path = "/?(?:(?:[" + mild + "@-]|" + escaped + ")+(?:/" + uri_part + "*)*)?";
     return "(?:" + uri_pattern() + "|" + path + uri_end() + ")";

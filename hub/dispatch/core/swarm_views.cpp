@@ -13,7 +13,7 @@ WorkerView SwarmState::view_of(const Worker& worker) const {
     view.pinned = placement.is_pinned(worker);
     if (view.state == WorkerState::active && reserve.is_on() && worker.worth.in_reserve())
         view.state = WorkerState::reserve;
-    // A worker whose memory is full of whole layers has no expert ready.
+    // A worker that is full of whole layers has no expert ready.
     if (view.state == WorkerState::loading && spans.computes_layers(worker.id))
         view.state = WorkerState::active;
     if (worker.hands_over) view.state = WorkerState::draining;
