@@ -89,7 +89,18 @@ void store_half(std::byte* to, half value) { std::memcpy(to, &value, sizeof valu
 
 std::size_t scale_offset(std::size_t head_dim) { return (head_dim + 3) / 4 * 4; }
 
+// A scale for each group of 32 values, then the codes.
+void load_integers(std::span<float> values, const std::byte* from) {
+    constexpr std::size_t group = 32;
+    const std::size_t num_groups = (values.size() + group - 1) / group;
+    const std::byte* const codes = from + num_groups * sizeof(float);
+    for (std::size_t i = 0; i < values.size(); ++i)
+        values[i] = load_float(from + i / group * sizeof(float)) *
+                    static_cast<float>(std::to_integer<std::int8_t>(codes[i]));
+}
+
 void load_row(std::span<float> values, KvRowType type, const std::byte* from) {
+    if (type == KvRowType::int8) return load_integers(values, from);
     const std::byte* const scale_zero = from + scale_offset(values.size());
     for (std::size_t i = 0; i < values.size(); ++i) {
         if (type == KvRowType::f32) values[i] = load_float(from + 4 * i);
@@ -176,10 +187,8 @@ Result<std::vector<OwnedKvPage>> resize_kv_pages(std::span<const KvPage> pages,
 }
 
 Result<OwnedKvPage> convert_kv_rows(const KvPage& page, KvRowType row_type) {
-    for (const KvRowType type : {page.source.row_type, row_type})
-        if (type == KvRowType::int8)
-            return Error{ErrorCode::unsupported,
-                         "KV page: row_type is int8, wanted f32, f16 or u8 on both sides"};
+    if (row_type == KvRowType::int8)
+        return Error{ErrorCode::unsupported, "KV page: row_type int8, wanted f32, f16 or u8"};
     OwnedKvPage owned;
     owned.page = page;
     owned.page.source.row_type = row_type;

@@ -3,7 +3,7 @@
 // tokens, f32, f16 or u8), and back. The functions are pure.
 //   8 pages of 16 tokens -> 1 page of 128 tokens -> 8 pages of 16 tokens, with the same bytes
 // The bounds of the error of one value x, in a head with values from low to high:
-//   f16 or u8 -> f32           0
+//   f16, u8 or int8 -> f32     0
 //   f32 -> f16                 |x| * 2^-11, or 2^-25 if that is more; beyond 65519 it is refused
 //   f32 or f16 -> u8           kv_code_error(low, high), about 1/510 of the range
 // The source of a translated page has the new page size and row type, so a reader that wants rows
@@ -41,8 +41,8 @@ Result<std::vector<OwnedKvPage>> resize_kv_pages(std::span<const KvPage> pages,
                                                  std::uint32_t page_tokens,
                                                  const HashOfText& hash_of);
 
-// Returns the page with rows of another form: f32, f16 or u8 to f32, f16 or u8.
-// Errors: unsupported (int8 rows), non_finite (a value that the new form does not have).
+// Returns the page with rows of another form, f32, f16 or u8.
+// Errors: unsupported (to int8 rows), non_finite (a value that the new form does not have).
 Result<OwnedKvPage> convert_kv_rows(const KvPage& page, KvRowType row_type);
 
 // Returns the most by which a value of a head with values from `low` to `high` can differ after it

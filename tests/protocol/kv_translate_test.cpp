@@ -262,9 +262,29 @@ TEST(KvTranslateTest, ValuesThatDoNotFitAreRefused) {
             EXPECT_EQ(converted.error().code, ErrorCode::non_finite);
         }
     }
-    const auto integers = pages_of(source_of(KvRowType::int8, 16), 16);
-    EXPECT_EQ(convert_kv_rows(integers.front().page, KvRowType::f32).error().code,
+    const auto floats = pages_of(source_of(KvRowType::f32, 16), 16);
+    EXPECT_EQ(convert_kv_rows(floats.front().page, KvRowType::int8).error().code,
               ErrorCode::unsupported);
+}
+
+// A head of 40 values has two scales before its codes.
+TEST(KvTranslateTest, IntegerCodesAreMultipliedByTheirGroupsScale) {
+    constexpr std::uint32_t head_dim = 40;
+    auto pages = pages_of(source_of(KvRowType::int8, 16, head_dim), 1);
+    Bytes& rows = pages.front().rows;
+    const float scales[] = {0.5f, -2.0f};
+    std::memcpy(rows.data(), scales, sizeof scales);
+    for (std::size_t i = 0; i < head_dim; ++i)
+        rows[sizeof scales + i] = static_cast<std::byte>(static_cast<std::int8_t>(i * 7 - 127));
+    for (std::size_t i = head_dim + sizeof scales; i < rows.size(); ++i) rows[i] = {};
+    const auto floats = convert_kv_rows(pages.front().page, KvRowType::f32);
+    ASSERT_TRUE(floats.ok()) << floats.error().message;
+    for (std::size_t i = 0; i < head_dim; ++i) {
+        float value = 0;
+        std::memcpy(&value, floats->rows.data() + 4 * i, sizeof value);
+        const int code = static_cast<std::int8_t>(i * 7 - 127);
+        EXPECT_EQ(value, scales[i / 32] * static_cast<float>(code)) << i;
+    }
 }
 
 }  // namespace
