@@ -135,6 +135,12 @@ Result<GenerationId> Engine::submit(GenerationRequest request, GenerationSink si
         return Error{ErrorCode::unsupported,
                      "a hub that runs its layers on a GPU (--gpu) gives no lossy answers"};
 
+    const auto has_window = [](const LayerPlan& plan) { return plan.window > 0; };
+    if (request.pages_from && (config.has_delta_net() ||
+                               std::any_of(config.layers.begin(), config.layers.end(), has_window)))
+        return Error{ErrorCode::unsupported,
+                     "pages of a model with windows or recurrent states are not handed off"};
+
     for (const TokenId id : request.prompt)
         if (id >= config.vocab_size)
             return Error{
@@ -158,7 +164,8 @@ Result<GenerationId> Engine::submit(GenerationRequest request, GenerationSink si
 
     request.max_tokens = static_cast<std::uint32_t>(
         std::min<std::uint64_t>(request.max_tokens, room - prompt_tokens));
-    if (request.hidden_mean) request.max_tokens = 0;
+    if (request.hidden_mean || request.pages_from) request.max_tokens = 0;
+    if (request.pages_from) request.stays_here = true;
 
     // Construct the generation before taking the lock: this copies and sorts a long prompt.
     auto generation = std::make_unique<Generation>(std::move(request), std::move(sink));

@@ -63,6 +63,7 @@ struct Generation {
           sampler(request.sampling, request.prompt, request.max_tokens),
           tokens(request.prompt),
           submitted(now_steady()) {
+        pages_given = request.pages_from.value_or(0);
         stats.prompt_tokens = static_cast<std::uint32_t>(request.prompt.size());
         stats.speculative = request.speculator != nullptr;
     }
@@ -113,6 +114,7 @@ struct Generation {
     std::uint32_t state_kept = 0;             // tokens at the latest copy of the recurrent state
     std::unique_ptr<TextMemory> text_memory;  // of the page store; may be null
     std::uint32_t pages_stored = 0;  // number of the first pages already offered to the page store
+    std::uint32_t pages_given = 0;   // index of the next page for GenerationSink::on_page
     // This generation waits while the generation with the id `follows` computes their common prefix
     // of `follow_tokens` tokens.
     GenerationId follows = 0;
@@ -233,6 +235,7 @@ struct EngineState {
     void ask_store(Generation& generation);
     void take_stored(FetchedPages& fetched);
     void store_pages(Generation& generation) const;
+    void give_pages(Generation& generation) const;
     void forget_unseen(Generation& generation) const;
     void wait_for_pages();
 

@@ -369,6 +369,7 @@ std::vector<FinishedGeneration> EngineState::settle(std::span<Generation* const>
         offer_pages(*generation, result, first_row, num_rows);
         keep_state(*generation, !finished.empty() && finished.back().id == generation->id);
         store_pages(*generation);
+        give_pages(*generation);
         forget_unseen(*generation);
         first_row += generation->step_tokens;
     }

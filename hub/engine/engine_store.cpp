@@ -110,6 +110,18 @@ void EngineState::store_pages(Generation& generation) const {
     }
 }
 
+// Copies the full pages of a prompt to a caller that asked for them.
+void EngineState::give_pages(Generation& generation) const {
+    if (!generation.request.pages_from) return;
+    const KvCache::Sequence& kv = *generation.kv;
+    const std::uint32_t end = kv.num_tokens() / options.page_tokens;
+    for (; generation.pages_given < end; ++generation.pages_given) {
+        PromptPage page{.index = generation.pages_given, .rows = Bytes(cache->page_bytes())};
+        if (!kv.read_page(page.index, page.rows).ok()) return;  // the device is lost
+        generation.sink.on_page(std::move(page));
+    }
+}
+
 // Lets the rows of a generation go that its layers' windows have passed, except those that the
 // store has not been offered yet.
 void EngineState::forget_unseen(Generation& generation) const {

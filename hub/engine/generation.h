@@ -12,6 +12,7 @@
 #include "hub/base/clock.h"
 #include "hub/engine/scores.h"
 #include "hub/model/package/embedding_form.h"
+#include "protocol/bytes.h"
 
 namespace moex {
 
@@ -54,6 +55,10 @@ struct GenerationRequest {
     bool stores_pages = true;
     // If true, no worker computes whole layers of this generation (hub/engine/span_backend.h).
     bool stays_here = false;
+    // Requests the keys and values of the prompt: GenerationSink::on_page receives each full page,
+    // from the page with this index on, and no token is drawn. The model must have neither windows
+    // nor recurrent states. No worker computes whole layers.
+    std::optional<std::uint32_t> pages_from;
     // End-of-sequence token ids: a token with such an id ends the generation and causes no
     // TokenEvent.
     std::vector<TokenId> stop_ids;
@@ -99,6 +104,11 @@ struct PromptProgress {
     std::uint32_t ready_tokens = 0;   // tokens whose keys and values are in the KV cache
     Duration elapsed{};               // time since the generation left the queue
 };
+// A full page of keys and values of a prompt (GenerationRequest::pages_from).
+struct PromptPage {
+    std::uint32_t index = 0;  // in pages of EngineOptions::page_tokens
+    Bytes rows;               // in the layout of protocol/kv_page.h
+};
 struct GenerationEnd {
     FinishReason reason = FinishReason::stop;
     Error error{ErrorCode::internal, {}};  // for FinishReason::error
@@ -119,6 +129,8 @@ struct GenerationSink {
     // after the last such step comes before the first token.
     std::function<void(const PromptProgress&)> on_prompt;
     std::function<void(const TokenEvent&)> on_token;
+    // The pages that GenerationRequest::pages_from asks for, in order, each once.
+    std::function<void(PromptPage)> on_page;
     std::function<void(const GenerationEnd&)> on_end;  // exactly once, last
 };
 
