@@ -14,6 +14,7 @@
 #include "hub/api/dialects/responses.h"
 #include "hub/api/jobs/answer_form.h"
 #include "hub/api/jobs/embedding_job.h"
+#include "hub/api/jobs/prefill_job.h"
 #include "hub/api/openai/openai_reply.h"
 #include "hub/base/log.h"
 
@@ -331,11 +332,36 @@ Checked<std::shared_ptr<EmbeddingJob>> ApiState::prepare_embedding(
     return std::make_shared<EmbeddingJob>(std::move(inputs), responder);
 }
 
+Checked<std::shared_ptr<PrefillJob>> ApiState::prepare_prefill(
+    const HttpRequest& request, std::function<bool(std::function<void()>)> run_later,
+    std::shared_ptr<ByteResponder> responder) const {
+    if (!options.kv_source)
+        return Refusal{501, "This hub hands off no keys and values.", "not_supported", ""};
+    MOEX_OR_REFUSE(body, parse_api_body(request.body, options.body_bytes_max));
+    MOEX_OR_REFUSE(params, read_prefill(body, package->config().vocab_size));
+    MOEX_ADMIT(check_model(params.model));
+    MOEX_ADMIT(check_fits(params.prompt, "prompt"));
+
+    PrefillJobInputs inputs;
+    const std::size_t tokens = params.prompt.size();
+    inputs.engine = engine;
+    inputs.observer = observer;
+    inputs.params = std::move(params);
+    inputs.source = *options.kv_source;
+    inputs.run_later = std::move(run_later);
+    inputs.client = request.client;
+    inputs.account = request.account;
+    MOEX_OR_REFUSE(place, prefills->take(request.owner));
+    inputs.place = std::move(place);
+    if (request.account) MOEX_ADMIT(request.account->reserve(tokens));
+    return std::make_shared<PrefillJob>(std::move(inputs), std::move(responder));
+}
+
 Api::Api(std::shared_ptr<const ModelPackage> package, std::shared_ptr<const Tokenizer> tokenizer,
          std::shared_ptr<const ChatTemplate> chat_template, Engine& engine, ApiOptions options,
          ApiObserver observer)
     : state_(std::make_shared<ApiState>()),
-      texts_(options.texts) {
+      texts_(std::make_shared<TextPool>(options.texts)) {
     state_->package = std::move(package);
     state_->tokenizer = std::move(tokenizer);
     state_->chat_template = std::move(chat_template);
@@ -403,11 +429,12 @@ void Api::queue(HttpRequest request, Responder responder,
 
     const std::string client = request.client;
     const std::uint64_t bytes = request.body.size();
-    const Checked<void> queued = texts_.submit(client, bytes,
-                                               [state = state_, request = std::move(request),
-                                                responder, has_left, work = std::move(work)] {
-                                                   if (!*has_left) work(*state, request, responder);
-                                               });
+    const Checked<void> queued = texts_->submit(client, bytes,
+                                                [state = state_, request = std::move(request),
+                                                 responder, has_left, work = std::move(work)] {
+                                                    if (!*has_left)
+                                                        work(*state, request, responder);
+                                                });
     if (!queued.ok()) responder->refuse(queued.refusal());
 }
 
@@ -430,7 +457,7 @@ void Api::queue_embedding(HttpRequest request, const EmbeddingEndpoint& endpoint
 void Api::queue_answer(HttpRequest request, Responder responder, Answer answer) {
     const std::string client = request.client;
     const std::uint64_t bytes = request.body.size();
-    const Checked<void> queued = texts_.submit(
+    const Checked<void> queued = texts_->submit(
         client, bytes, [state = state_, request = std::move(request), responder, answer] {
             auto response = (*state.*answer)(request);
             if (!response.ok()) return responder->refuse(response.refusal());
@@ -530,6 +557,24 @@ void Api::ollama_embeddings(HttpRequest request, Responder responder) {
 
 void Api::embed(HttpRequest request, Responder responder) {
     queue_embedding(std::move(request), openai_embedding_endpoint, std::move(responder));
+}
+
+void Api::prefill(HttpRequest request, std::shared_ptr<ByteResponder> responder) {
+    // Pages are translated in the lane of long texts. They have a turn of their own, so that the
+    // client's other requests do not fill their queue.
+    constexpr std::uint64_t translated_bytes = 1u << 20;
+    const auto run_later = [pool = std::weak_ptr(texts_),
+                            client = request.client + " (pages)"](std::function<void()> work) {
+        const auto texts = pool.lock();
+        return texts && texts->submit(client, translated_bytes, std::move(work)).ok();
+    };
+    queue(
+        std::move(request), responder,
+        [responder, run_later](const ApiState& state, const HttpRequest& asked, const Responder&) {
+            const auto job = state.prepare_prefill(asked, run_later, responder);
+            if (!job.ok()) return responder->refuse(job.refusal());
+            (*job)->start();
+        });
 }
 
 void Api::tokenize(HttpRequest request, Responder responder) {

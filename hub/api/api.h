@@ -57,6 +57,8 @@ class Api {
     void stop_stream(HttpRequest request, Responder responder);
     void ollama_embed(HttpRequest request, Responder responder);
     void embed(HttpRequest request, Responder responder);  // /v1/embeddings
+    // /v1/prefill: the keys and values of a prompt, for a device that goes on by itself.
+    void prefill(HttpRequest request, std::shared_ptr<ByteResponder> responder);
     void tokenize(HttpRequest request, Responder responder);
     void detokenize(HttpRequest request, Responder responder);
     void apply_template(HttpRequest request, Responder responder);
@@ -84,8 +86,9 @@ class Api {
     void queue_answer(HttpRequest request, Responder responder, Answer answer);
 
     std::shared_ptr<ApiState> state_;
-    // The last member, so that its threads end before the other members are destroyed.
-    TextPool texts_;
+    // The last member, so that its threads end before the other members are destroyed. Jobs that
+    // translate pages hold a weak reference.
+    std::shared_ptr<TextPool> texts_;
 };
 
 }  // namespace moex

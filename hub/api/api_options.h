@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "hub/api/resumable.h"
 #include "hub/api/text_pool.h"
 #include "hub/engine/expert_speculator.h"
+#include "protocol/kv_page.h"
 
 namespace moex {
 
@@ -36,6 +38,9 @@ struct ApiOptions {
     std::vector<std::string> modes;  // lossy modes that /v1/models lists
     // Perplexity of each mode, "exact" included; empty: not measured.
     std::map<std::string, double> perplexity;
+    // The source of the engine's pages of keys and values. Empty: they are not handed off, because
+    // a device that has the model's package could not go on from them.
+    std::optional<KvSource> kv_source;
     bool drafts = true;  // the engine drafts tokens, and requests may choose how many
     // The most late expert calls of one answer that default vectors may replace (moex.late_ms); 0:
     // the hub waits for every call.

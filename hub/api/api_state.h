@@ -13,6 +13,7 @@
 #include "hub/api/http.h"
 #include "hub/api/jobs/completion_job.h"
 #include "hub/api/jobs/embedding_job.h"
+#include "hub/api/jobs/prefill_job.h"
 #include "hub/api/resumable.h"
 #include "hub/model/chat_template.h"
 #include "hub/model/package/package.h"
@@ -43,6 +44,7 @@ struct ApiState {
     mutable std::once_flag masks_made;
     mutable std::shared_ptr<MaskMaker> masks;
     std::unique_ptr<ResumableStreams> streams;
+    std::shared_ptr<PrefillPlaces> prefills = std::make_shared<PrefillPlaces>();
 
     ParamLimits limits() const;
     OrderedJson model_json() const;
@@ -75,6 +77,9 @@ struct ApiState {
     Checked<std::shared_ptr<EmbeddingJob>> prepare_embedding(const HttpRequest& request,
                                                              const EmbeddingEndpoint& endpoint,
                                                              const Responder& responder) const;
+    Checked<std::shared_ptr<PrefillJob>> prepare_prefill(
+        const HttpRequest& request, std::function<bool(std::function<void()>)> run_later,
+        std::shared_ptr<ByteResponder> responder) const;
     // Tokenises one input. Refuses a text that does not fit the context, unless `truncates` allows
     // to cut the text.
     Checked<std::vector<TokenId>> encode_input(TextInput input, const char* source,

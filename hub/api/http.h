@@ -17,6 +17,7 @@
 #include "hub/api/refusal.h"
 #include "hub/api/request_account.h"
 #include "hub/base/clock.h"
+#include "protocol/bytes.h"
 
 namespace moex {
 
@@ -110,6 +111,18 @@ class HttpResponder {
 
   private:
     const Dialect dialect_;
+};
+
+// A responder that also streams bytes.
+class ByteResponder : public HttpResponder {
+  public:
+    using HttpResponder::HttpResponder;
+    // Begins a stream of records, each with its length as a u32 before it (little-endian). After
+    // 15 s of silence a record without bytes is sent. end_stream() ends it.
+    virtual void begin_records(const std::string& content_type) = 0;
+    // `on_sent` runs as that of send_event(). The record is at most 4 GiB long.
+    virtual void send_record(std::shared_ptr<const Bytes> record,
+                             std::function<void()> on_sent) = 0;
 };
 
 }  // namespace moex

@@ -206,6 +206,12 @@ constexpr const char* other_schemas = R"json({
       "unchecked": {"type": "integer", "description": "Of calls_remote: could not be checked."},
       "doubted": {"type": "integer",
         "description": "Workers caught with a false answer, in this reply or elsewhere."}}},
+  "PrefillRequest": {"type": "object", "required": ["prompt"], "properties": {
+    "model": {"type": "string"},
+    "prompt": {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0}},
+    "first_page": {"type": "integer", "minimum": 0, "default": 0,
+      "description": "Pages of 128 tokens before this one are not sent."},
+    "rows": {"enum": ["f32", "f16", "u8"], "default": "f16"}}},
   "TokenizeRequest": {"type": "object", "required": ["content"], "properties": {
     "content": {"type": "string"}, "parse_special": {"type": "boolean", "default": true},
     "with_pieces": {"type": "boolean", "default": false}}},

@@ -57,6 +57,17 @@ class ConnectionResponder : public WireResponder {
     void expect_stream() override {
         post([serial = serial_](HttpConnection& connection) { connection.expect_stream(serial); });
     }
+    void begin_records(const std::string& content_type) override {
+        post([serial = serial_, content_type](HttpConnection& connection) {
+            connection.begin_records(serial, content_type);
+        });
+    }
+    void send_record(std::shared_ptr<const Bytes> record, std::function<void()> on_sent) override {
+        post([serial = serial_, record = std::move(record),
+              on_sent = std::move(on_sent)](HttpConnection& connection) mutable {
+            connection.send_record(serial, std::move(record), std::move(on_sent));
+        });
+    }
     void send_event(StreamEvent event, std::function<void()> on_sent) override {
         post([serial = serial_, event = std::move(event),
               on_sent = std::move(on_sent)](HttpConnection& connection) mutable {
@@ -167,20 +178,32 @@ void HttpConnection::respond(std::uint64_t serial, HttpResponse response, ByteVi
 
 void HttpConnection::begin_stream(std::uint64_t serial, const std::string& stream_id) {
     if (!is_open(serial) || state_ == State::streaming) return;
-    enter(State::streaming);
+    HttpResponse head;
+    head.content_type = streams_lines(exchange_.dialect) ? "application/x-ndjson"
+                                                         : "text/event-stream; charset=utf-8";
+    if (!stream_id.empty()) head.headers.emplace_back("X-Moex-Stream", stream_id);
+    start_stream(std::move(head));
+}
 
-    HttpResponse response;
-    response.content_type = streams_lines(exchange_.dialect) ? "application/x-ndjson"
-                                                             : "text/event-stream; charset=utf-8";
-    response.headers = {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}};
-    if (!stream_id.empty()) response.headers.emplace_back("X-Moex-Stream", stream_id);
+void HttpConnection::begin_records(std::uint64_t serial, const std::string& content_type) {
+    if (!is_open(serial) || state_ == State::streaming) return;
+    exchange_.streams_records = true;
+    HttpResponse head;
+    head.content_type = content_type;
+    start_stream(std::move(head));
+}
+
+void HttpConnection::start_stream(HttpResponse head) {
+    enter(State::streaming);
+    head.headers.emplace_back("Cache-Control", "no-cache");
+    head.headers.emplace_back("X-Accel-Buffering", "no");
     if (!exchange_.chunked || hub_.draining) exchange_.keep_alive = false;
-    if (exchange_.chunked) response.headers.emplace_back("Transfer-Encoding", "chunked");
+    if (exchange_.chunked) head.headers.emplace_back("Transfer-Encoding", "chunked");
 
     exchange_.status = 200;
     hub_.metrics.on_http(200);
     wait_at_most(hub_.options.clients.ping_every);
-    push(head_of(response, std::nullopt));
+    push(head_of(head, std::nullopt));
 }
 
 void HttpConnection::expect_stream(std::uint64_t serial) {
@@ -210,6 +233,35 @@ void HttpConnection::send_event(std::uint64_t serial, const StreamEvent& event,
     if (!event.name.empty()) words += text("event: ", event.name, '\n');
     words += is_line ? text(event.data, '\n') : text("data: ", event.data, "\n\n");
     push_event(words, std::move(on_sent));
+}
+
+// The record's bytes are borrowed. So they do not count against stream_outbox_bytes_max: the caller
+// bounds them by `on_sent`.
+void HttpConnection::send_record(std::uint64_t serial, std::shared_ptr<const Bytes> record,
+                                 std::function<void()> on_sent) {
+    if (!is_open(serial) || state_ != State::streaming) return;
+    wait_at_most(hub_.options.clients.ping_every);
+    ByteWriter length;
+    length.u32(static_cast<std::uint32_t>(record->size()));
+    const Bytes head = std::move(length).take();
+    std::string words(reinterpret_cast<const char*>(head.data()), head.size());
+    const std::uint64_t size = words.size() + record->size();
+    exchange_.body_bytes += size;
+    if (exchange_.chunked) {
+        char framed[24];
+        std::snprintf(framed, sizeof framed, "%zx\r\n", static_cast<std::size_t>(size));
+        words.insert(0, framed);
+    }
+    push(std::move(words));
+    if (is_over()) return;
+    if (!record->empty()) outbox_.push_back({{}, *record, record, nullptr});
+    push(exchange_.chunked ? "\r\n" : "", std::move(on_sent));
+}
+
+// Sends what a client skips: a comment, a blank, or an empty record.
+void HttpConnection::push_ping() {
+    if (exchange_.streams_records) return push_event(std::string_view("\0\0\0\0", 4));
+    push_event(streams_lines(exchange_.dialect) ? " " : ": ping\n\n");
 }
 
 void HttpConnection::end_stream(std::uint64_t serial) {

@@ -401,7 +401,7 @@ void HttpConnection::on_deadline() {
             return refuse({408, "request_timeout", "the request did not arrive in time"});
         case State::answering: begin_stream(serial_); [[fallthrough]];
         case State::streaming:
-            push_event(streams_lines(exchange_.dialect) ? " " : ": ping\n\n");
+            push_ping();
             if (state_ == State::streaming) wait_at_most(hub_.options.clients.ping_every);
             return;
         case State::handshaking:

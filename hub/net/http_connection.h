@@ -64,8 +64,9 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
         std::uint64_t body_bytes = 0;
         bool secure = false;  // the client used TLS, to the hub or to a trusted proxy
         bool keep_alive = false, chunked = false, head_only = false;
-        bool expects_stream = false;  // see HttpResponder::expect_stream()
-        bool is_counted = false;      // true: counted among the hub's active requests
+        bool expects_stream = false;   // see HttpResponder::expect_stream()
+        bool streams_records = false;  // see ByteResponder::begin_records()
+        bool is_counted = false;       // true: counted among the hub's active requests
         bool is_logged = false;
         // The route that admitted the request, or a refusal. A refusal is sent once the body was
         // read and dropped.
@@ -110,6 +111,10 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
     void respond(std::uint64_t serial, HttpResponse response, ByteView bytes = {},
                  std::shared_ptr<const void> keep = nullptr);
     void begin_stream(std::uint64_t serial, const std::string& stream_id = {});
+    void begin_records(std::uint64_t serial, const std::string& content_type);
+    void send_record(std::uint64_t serial, std::shared_ptr<const Bytes> record,
+                     std::function<void()> on_sent);
+    void start_stream(HttpResponse head);
     void expect_stream(std::uint64_t serial);
     void send_event(std::uint64_t serial, const StreamEvent& event,
                     std::function<void()> on_sent = {});
@@ -122,6 +127,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
     }
     std::string head_of(const HttpResponse& response, std::optional<std::uint64_t> body_bytes);
     void push(std::string bytes, std::function<void()> on_sent = {});
+    void push_ping();
     void push_event(std::string_view data, std::function<void()> on_sent = {});
     void write();
     void on_written(NetError error);

@@ -359,14 +359,17 @@ net::ServerOptions HubProgram::within_limits(net::ServerOptions options) const {
 
 Status HubProgram::open_pages() {
     engine_options_ = engine_options();
-    MOEX_ASSIGN(pages, open_kept_pages(settings_, state_directory_,
-                                       {.model = model_,
-                                        .engine = engine_options_,
-                                        .on_gpu = gpu_ != nullptr,
-                                        .registry = *registry_}));
+    MOEX_ASSIGN(pages, open_kept_pages(settings_, state_directory_, kept_pages_parts()));
     pages_ = std::move(pages);
     engine_options_.page_store = pages_.get();
     return {};
+}
+
+KeptPagesParts HubProgram::kept_pages_parts() const {
+    return {.model = model_,
+            .engine = engine_options_,
+            .on_gpu = gpu_ != nullptr,
+            .registry = *registry_};
 }
 
 // If the key cannot be read, the hub does not start: workers that know the key would refuse it.
@@ -503,6 +506,8 @@ void HubProgram::join_rooms() {
     offer_lossy_modes(api_options);
     api_options.late_calls_max = settings_.contributors.late_calls_max;
     api_options.drafts = settings_.model.drafts;
+    if (settings_.model.gives_model)
+        api_options.kv_source = kv_source_of(settings_, kept_pages_parts());
     api_options.any_model_name = settings_.model.answers_any_model_name;
     api_.emplace(model_.package, model_.tokenizer, model_.chat_template, *engine_, api_options,
                  server_->api_observer());

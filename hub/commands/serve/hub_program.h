@@ -17,6 +17,7 @@
 #include "hub/commands/serve/drop_privileges.h"
 #include "hub/commands/serve/guarded_steps.h"
 #include "hub/commands/serve/host_keys.h"
+#include "hub/commands/serve/kept_pages.h"
 #include "hub/commands/serve/serve_settings.h"
 #include "hub/commands/serve/service_manager.h"
 #include "hub/commands/signals.h"
@@ -76,6 +77,7 @@ class HubProgram {
     Status open_registry(StateLock lock);
     net::ServerOptions within_limits(net::ServerOptions options) const;
     Status open_pages();
+    KeptPagesParts kept_pages_parts() const;
     Status open_signing_key();
     void join_rooms();
     // Enters the hub into the fleet of --store, if it has one.

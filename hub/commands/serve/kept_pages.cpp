@@ -48,7 +48,9 @@ KvRounding rounding_of(const ExpertRounding& rounding) {
                                                 : KvRounding::int8;
 }
 
-KvSource source_of(const ServeSettings& settings, const KeptPagesParts& parts) {
+}  // namespace
+
+KvSource kv_source_of(const ServeSettings& settings, const KeptPagesParts& parts) {
     const ModelPackage& package = *parts.model.package;
     const ModelConfig& config = package.config();
     std::string texts;
@@ -76,8 +78,6 @@ KvSource source_of(const ServeSettings& settings, const KeptPagesParts& parts) {
     source.page_tokens = parts.engine.page_tokens;
     return source;
 }
-
-}  // namespace
 
 std::filesystem::path kept_pages_folder(const std::filesystem::path& state_directory) {
     return state_directory / "kv-pages";
@@ -122,7 +122,7 @@ Result<std::unique_ptr<DiskPages>> open_kept_pages(const ServeSettings& settings
     DiskPagesOptions options;
     options.folder = kept_pages_folder(state_directory);
     options.key = *key;
-    options.source = source_of(settings, parts);
+    options.source = kv_source_of(settings, parts);
     // A device keeps pages whole.
     for (const LayerPlan& plan : parts.model.package->config().layers)
         if (!parts.on_gpu && plan.window > 0) {

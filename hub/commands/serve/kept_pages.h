@@ -28,6 +28,9 @@ struct KeptPagesParts {
     Registry& registry;  // outlives the result
 };
 
+// Returns what determines the bits of the pages that this hub computes.
+KvSource kv_source_of(const ServeSettings& settings, const KeptPagesParts& parts);
+
 // Returns null if nothing is kept. A folder that cannot be used is logged, and nothing is kept.
 // Errors: a key that the operator chose cannot be read.
 Result<std::unique_ptr<DiskPages>> open_kept_pages(const ServeSettings& settings,

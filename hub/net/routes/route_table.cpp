@@ -91,6 +91,9 @@ constexpr Route route_table[] = {
     post_text("/v1/embeddings", &Routes::ask_api<&Api::embed>)
         .says("Texts as rows of numbers: the mean of the model's last hidden state, of length 1.",
               "EmbeddingList", "EmbeddingRequest"),
+    post_text("/v1/prefill", &Routes::ask_api<&Api::prefill>)
+        .says("The keys and values of a prompt, as a stream of pages (protocol/PROTOCOL.md).",
+              nullptr, "PrefillRequest"),
     get("/v1/streams/*", &Routes::ask_api<&Api::resume_stream>, Role::api)
         .says("The events of a stream with moex.resumable after Last-Event-ID, and those to come.")
         .with_rest("stream"),

@@ -18,9 +18,9 @@
 namespace moex::net {
 
 // A responder that can also send borrowed bytes. It keeps the owner of the bytes alive.
-class WireResponder : public HttpResponder {
+class WireResponder : public ByteResponder {
   public:
-    using HttpResponder::HttpResponder;
+    using ByteResponder::ByteResponder;
     virtual void respond_bytes(HttpResponse head, ByteView bytes,
                                std::shared_ptr<const void> keep) = 0;
 };
@@ -96,7 +96,8 @@ class Routes {
     void list_bans(HttpRequest request, Responder responder) const;
     void lift_ban(HttpRequest request, Responder responder) const;
     void refuse_plain_worker(HttpRequest request, Responder responder) const;
-    template <void (Api::*method)(HttpRequest, Api::Responder)>
+    // `method`: a handler of Api.
+    template <auto method>
     void ask_api(HttpRequest request, Responder responder) const;
 
   private:
@@ -133,7 +134,7 @@ class Routes {
     HubContext& hub_;
 };
 
-template <void (Api::*method)(HttpRequest, Api::Responder)>
+template <auto method>
 void Routes::ask_api(HttpRequest request, Responder responder) const {
     const std::shared_lock attached(hub_.attached_mutex);
     if (Api* api = hub_.api) return (api->*method)(std::move(request), std::move(responder));
