@@ -11,6 +11,7 @@
 #   all of these <- {hub/commands/gpu, web-worker/local}, which link them.
 #   Inside hub/model: strict_json <- tokenizer <- jinja <- chat_template, which see protocol besides and nothing else,
 #   and which web-worker/local sees, too;   package <- pack, and only commands see pack.
+#   hub/route sees nothing, and only web-worker/local sees it.
 #   Inside hub/engine: {sampler, draw} see tokens alone, and web-worker/local sees them, too.
 #   Inside hub/net: http sees nothing of the hub around it.
 #   Everywhere: no circle of includes among what lies side by side in a folder; a source and its header are one file,
@@ -19,7 +20,7 @@
 #   usage: scripts/check_layout.sh      prints what is wrong, exit 1 if anything is
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 2
-case "${1:-}" in -h|--help) sed -n '2,18p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;; esac
+case "${1:-}" in -h|--help) sed -n '2,19p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;; esac
 bad=0
 complain() { echo "check_layout: $*"; bad=1; }
 
@@ -50,6 +51,7 @@ git grep -nE '^#include "' -- 'protocol/*' 'hub/*' 'web-worker/*' | awk -F: '
     if (path ~ /^hub\/draft\//) return "draft"
     if (path ~ /^hub\/state\//) return "state"
     if (path ~ /^hub\/fetch\//) return "fetch"
+    if (path ~ /^hub\/route\//) return "route"
     if (path ~ /^hub\/dispatch\//) return "dispatch"
     if (path ~ /^hub\/api\//) return "api"
     if (path ~ /^hub\/net\/http\//) return "http"
@@ -87,6 +89,7 @@ git grep -nE '^#include "' -- 'protocol/*' 'hub/*' 'web-worker/*' | awk -F: '
     sees["state"] = model "backend kernels sampler engine state "
     sees["draft"] = model "backend kernels sampler engine draft "
     sees["fetch"] = " protocol base strict_json fetch "
+    sees["route"] = " route "
     sees["dispatch"] = " protocol base backend dispatch "
     sees["api"] = model "backend kernels sampler engine api "
     sees["http"] = " protocol base api http "
@@ -100,7 +103,7 @@ git grep -nE '^#include "' -- 'protocol/*' 'hub/*' 'web-worker/*' | awk -F: '
     sees["native"] = sees["worker"] "spans native "
     sees["tab"] = sees["worker"] "spans tab "
     sees["gpu_package"] = " protocol model package gpu_decoder gpu_package "
-    sees["local"] = text "model package sampler gpu gpu_decoder gpu_package local "
+    sees["local"] = text "model package sampler route gpu gpu_decoder gpu_package local "
   }
   {
     target = $3; sub(/^#include "/, "", target); sub(/".*/, "", target)
