@@ -6,13 +6,16 @@ import { formOf, lengthLimit, numAnswers, samplingOf } from "./chat/settings.js"
 import { keepPage, keptInfo, letGoOfPage } from "./chat/away.js";
 import { ThisDevice } from "./chat/device.js";
 import { DevicePanel } from "./chat/device_panel.js";
+import { Places } from "./chat/places.js";
 import { Remembering } from "./chat/remembering.js";
 import { SettingsPanel } from "./chat/settings_panel.js";
 import { Sidebar } from "./chat/sidebar.js";
 import { Store } from "./chat/store.js";
 import { Thread } from "./chat/thread.js";
 import { Turns } from "./chat/turn.js";
-import { bannerWords, endWords, errorWords, isFinal, placeWords, poolWords, unreachable } from "./chat/words.js";
+import {
+  bannerWords, eitherWords, endWords, errorWords, isFinal, placeWords, poolWords, unreachable,
+} from "./chat/words.js";
 import { button, download, element, make } from "./dom.js";
 import { askToForget, forgetEverything, forgottenWords, listenForForget, startAnew } from "./forget.js";
 import { speakIn } from "./language.js";
@@ -39,6 +42,7 @@ const remembering = new Remembering(() => {
   drawPages();
 });
 const device = new ThisDevice({ apiKey, remembers: () => remembering.is_on, onChange: drawDevice, onPages: drawPages });
+const places = new Places();
 const device_panel = new DevicePanel({
   load: () => device.load(),
   stop: () => {
@@ -119,13 +123,15 @@ function canAsk() {
 // True if the hub would refuse a question because it has no key.
 function needsKey() { return info.api_key_required && apiKey() === "" && !isHere(); }
 
-// ---- place of computation: the hub, or this device
+// ---- place of computation: the hub, this device, or either
 
+// True if no word may leave this device.
 function isHere() { return panel.settings.place === "device"; }
+function isEither() { return panel.settings.place === "either"; }
 
 // Applies the chosen place of computation. Switching to the hub frees the memory that the model takes on this device.
 function choosePlace() {
-  if (isHere()) return device.begin();
+  if (isHere() || isEither()) return device.begin();
   device.end();
   letGoOfPage();
 }
@@ -140,11 +146,22 @@ function drawDevice(state) {
 
 function drawPages() { device_panel.drawRemembering(remembering.choice, device.pages, device.state.phase); }
 
-// Returns the chunks of an answer that this device computes, in the format of streamChat().
+// Passes on the chunks of an answer that this device computes, in the format of streamChat().
 function answerHere(request, how) {
   const { response_format, tools, grammar } = request;
   if (response_format || tools || grammar) throw new ApiError(400, { code: "no_form", message: say("device_no_form") });
   return device.answer(request, how);
+}
+
+// Passes on the chunks of an answer that either place computes; the device chooses, as soon as it can.
+async function answerFromEither(request, how) {
+  const { response_format, tools, grammar, n = 1 } = request;
+  const is_hubs = response_format || tools || grammar || n > 1 || !device.ready;
+  const limit = Number(panel.settings.max_tokens) || 0;
+  const wish = places.wish({ key: apiKey(), info, health, limit });
+  if (!is_hubs && await device.answer(request, { ...how, wish })) return;
+  how.onPlace({ placed: "hub" });
+  await streamChat(request, how);
 }
 
 // Returns the number of answers to a question, side by side; this device computes only one.
@@ -208,6 +225,9 @@ async function answer(conversation, messages, left = null) {
   }
 }
 
+// The place of a message, by the place of the worker's report.
+const place_names = { here: "device", hub: "hub", handed: "handed" };
+
 // Streams the answers `messages`, side by side, from the hub or from this device.
 async function stream(conversation, messages, left) {
   const { settings } = panel;
@@ -224,15 +244,19 @@ async function stream(conversation, messages, left) {
     const { content: chars, reasoning: thought_chars, ...past } = left?.from[i] ?? mine;
     return { content: content.slice(0, chars), reasoning: reasoning.slice(0, thought_chars), ...past };
   });
-  const place = isHere() && !left ? "device" : "hub";
+  let place = left ? "hub" : { device: "device", hub: "hub", either: "" }[settings.place];      // "": not chosen yet
+  const notePlace = () => messages.forEach((message, i) => {
+    const { content, facts } = from[i];
+    message.facts.place = content && facts.place === "hub" && ["device", "handed"].includes(place) ? "both" : place;
+  });
   let turns = null, stream_id = left?.id ?? "";
   const begin = () => {
     if (turns) return;
     messages.forEach((message, i) => {
-      const { content, facts } = from[i];
+      const { facts } = from[i];
       Object.assign(message, from[i], { facts: { ...facts, ttft_ms: message.facts.ttft_ms ?? null } });
-      message.facts.place = content && facts.place === "hub" && place === "device" ? "both" : place;
     });
+    notePlace();
     turns = running.turns = new Turns(messages, { now_ms: performance.now(), workers: workersNow() });
   };
   store.busy = conversation;
@@ -255,8 +279,14 @@ async function stream(conversation, messages, left) {
       const lengths = from.map((one) => ({ ...one, content: one.content.length, reasoning: one.reasoning.length }));
       if (id) write(left_name, { id, conversation: conversation.id, messages: ids, from: lengths });
     },
+    onPlace({ placed }) {
+      place = place_names[placed];
+      notePlace();
+      messages.forEach((message) => thread.grow(message));
+    },
     onChunk(chunk) {
       const now = performance.now();
+      places.learn(chunk, place);
       turns.add(chunk, now).forEach((message) => thread.grow(message));
       if (now - kept_at < keep_every_ms) return;
       kept_at = now;
@@ -264,7 +294,7 @@ async function stream(conversation, messages, left) {
     },
   };
   try {
-    const answerFrom = place === "device" ? answerHere : streamChat;
+    const answerFrom = isHere() ? answerHere : isEither() ? answerFromEither : streamChat;
     await (left ? resumeChat(left.id, how) : answerFrom(requestFor(), how));
   } catch (error) {
     reason = error.name === "AbortError" ? "stopped" : "failed";
@@ -277,7 +307,7 @@ async function stream(conversation, messages, left) {
   }
   if (reason === "stopped" && stream_id) stopChat(stream_id, apiKey());
 
-  const { context_tokens } = place === "device" && device.ready ? device.state : info;
+  const { context_tokens } = place !== "hub" && device.ready ? device.state : info;
   turns?.see(workersNow());
   turns?.end(reason, { now_ms: performance.now(), words, is_final, limit: lengthLimit(settings), context_tokens });
   const had_focus = document.activeElement === document.body || document.activeElement === element("stop");
@@ -440,7 +470,9 @@ async function look() {
 function drawPool() {
   const is_here = isHere();
   if (health === undefined && !is_here) return;
-  const { kind, text, short, welcome } = is_here ? placeWords(device.state) : poolWords(health, needsKey());
+  const hub_words = is_here ? null : poolWords(health, needsKey());
+  const { kind, text, short, welcome } = is_here ? placeWords(device.state)
+    : isEither() ? eitherWords(device.state, hub_words) : hub_words;
   element("pool").className = `pill ${kind}`;
   element("pool-text").textContent = text;
   element("pool-short").textContent = short;
@@ -488,7 +520,7 @@ async function start() {
     drawIdeas();
     drawPool();
   });
-  if (isHere()) choosePlace();
+  if (panel.settings.place !== "hub") choosePlace();
   look();
   setInterval(look, look_every_ms);
 
@@ -496,7 +528,7 @@ async function start() {
   if (ok) info = { ...info, ...body };
   element("model").textContent = info.model;
   panel.know(info);
-  if (!isHere()) choosePlace();
+  if (panel.settings.place === "hub") choosePlace();
   drawIdeas();
   drawPool();
 

@@ -9,6 +9,7 @@ import {
   toJson, toMarkdown,
 } from "../../static/js/chat/conversation.js";
 import { ThisDevice } from "../../static/js/chat/device.js";
+import { Places } from "../../static/js/chat/places.js";
 import { splitReasoning } from "../../static/js/chat/reasoning.js";
 import {
   formOf, numAnswers, presetsOf, problemOf, samplingOf, settingsOf, withPreset,
@@ -16,7 +17,7 @@ import {
 import { snippets } from "../../static/js/chat/snippets.js";
 import { Turn, Turns, newAnswer } from "../../static/js/chat/turn.js";
 import {
-  bannerWords, deviceWords, endWords, errorWords, factsOf, isFinal, placeWords, poolWords, thoughtWords,
+  bannerWords, deviceWords, eitherWords, endWords, errorWords, factsOf, isFinal, placeWords, poolWords, thoughtWords,
 } from "../../static/js/chat/words.js";
 
 globalThis.crypto ??= webcrypto;      // Node 18 has no global crypto; browsers have
@@ -372,6 +373,70 @@ test("PillNamesThisDeviceBeforeItIsReady", () => {
     assert.match(text, words, phase);
     assert.match(welcome, /does not leave it|nothing that you write goes to the hub/, phase);
   }
+});
+
+test("PillNamesBothPlacesWhereEitherAnswers", () => {
+  const hub = poolWords({ status: "ok", workers: 2 });
+  for (const phase of ["off", "looking", "asking", "fetching", "warming", "failed"]) {
+    const { kind, text, welcome } = eitherWords({ phase }, hub);
+    assert.equal(kind, hub.kind, phase);
+    assert.match(text, /^the hub/, phase);
+    assert.match(welcome, /the hub answers, so what you write goes to it/, phase);
+  }
+  const { kind, text, welcome } = eitherWords({ phase: "ready" }, poolWords(null));
+  assert.equal(kind, "good", "this device answers also without the hub");
+  assert.equal(text, "this device or the hub");
+  assert.match(welcome, /may go to the hub/);
+});
+
+test("PlacesLearnTheHubsSpeedFromItsOwnAnswersOnly", () => {
+  const places = new Places();
+  const timings = { prompt_n: 100, prompt_per_second: 900, predicted_n: 50, predicted_per_second: 40 };
+  const info = { model: "m", context_tokens: 9 };
+  const wish = () => places.wish({ key: "k", info, health: { status: "ok" }, limit: 0 });
+  places.learn({ timings }, "device");
+  assert.deepEqual(wish().hub, { prompt_tokens_per_s: 0, answer_tokens_per_s: 0 });
+  places.learn({ timings: { ...timings, prompt_n: 3, predicted_n: 3 } }, "hub");
+  assert.deepEqual(wish().hub, { prompt_tokens_per_s: 0, answer_tokens_per_s: 0 }, "a few tokens say little");
+  places.learn({ timings, usage: { completion_tokens: 50 } }, "hub");
+  const { words, hub, answer_tokens, hub_answers, hub_context_tokens } = wish();
+  assert.deepEqual({ words, hub, answer_tokens, hub_answers, hub_context_tokens }, {
+    words: "to_hub", hub: { prompt_tokens_per_s: 900, answer_tokens_per_s: 40 }, answer_tokens: 50, hub_answers: true,
+    hub_context_tokens: 9,
+  });
+  assert.equal(places.wish({ info: {}, health: null, limit: 20 }).answer_tokens, 20);
+  assert.equal(places.wish({ info: {}, health: null, limit: 20 }).hub_answers, false);
+});
+
+test("QuestionThatTheHubShouldAnswerIsGivenBack", async () => {
+  Object.assign(globalThis, { isSecureContext: true, Worker: ScriptedWorker });
+  Object.defineProperty(globalThis, "navigator", { value: { gpu: {} }, configurable: true });
+  const device = new ThisDevice({ apiKey: () => "", remembers: () => false, onChange: () => {} });
+  device.begin();
+  const worker = ScriptedWorker.last;
+  worker.report({ looked: { name: "m", bytes: 9, missing_bytes: 0 } });
+  worker.report({ ready: { context_tokens: 512 } });
+  const placed = [], chunks = [];
+  const wish = { words: "to_hub" };
+  const how = {
+    signal: new AbortController().signal, onChunk: (chunk) => chunks.push(chunk), wish,
+    onPlace: ({ placed: where }) => placed.push(where),
+  };
+  const given_back = device.answer({ messages: [] }, how);
+  await new Promise((done) => setImmediate(done));
+  assert.deepEqual(worker.posted.at(-1).wish, wish);
+  worker.report({ placed: "hub" });
+  assert.equal(await given_back, false);
+  assert.deepEqual(chunks, []);
+
+  const answered_here = device.answer({ messages: [] }, how);
+  await new Promise((done) => setImmediate(done));
+  worker.report({ placed: "handed" });
+  worker.report({ text: "yes" });
+  worker.report({ ended: { finish_reason: "stop", prompt_tokens: 9, completion_tokens: 1, cached_tokens: 8 } });
+  assert.equal(await answered_here, true);
+  assert.deepEqual(placed, ["hub", "handed"]);
+  assert.equal(chunks[0].choices[0].delta.content, "yes");
 });
 
 test("ModelLargerThanMemoryIsReportedBeforeTheDownload", () => {

@@ -8,6 +8,7 @@ import { roundWords } from "../../static/js/join/words.js";
 import { onDemandWords, tierWords } from "../../static/js/status/on_demand.js";
 import { layersWords, spanWords } from "../../static/js/status/spans.js";
 import { splitWords } from "../../static/js/status/split.js";
+import { HandOff, Records } from "../../web-worker/browser/hand_off.js";
 import { KeepAlivePace, periods_us } from "../../web-worker/browser/keep_alive_pace.js";
 
 // Simulates a machine whose waits depend only on the period, and a worker that waits `count` times.
@@ -104,4 +105,42 @@ test("LayersThatAreComputedWholeAreShown", () => {
 test("NothingIsShownWithoutExpertsOnDemand", () => {
   const none = Object.fromEntries(Object.keys(on_demand).map((name) => [name, 0]));
   assert.equal(onDemandWords({ ...demand, workers: [], calls: { ...demand.calls, on_demand: none } }), "");
+});
+
+test("RecordsAreReadWhateverTheirPieces", () => {
+  const lengths = [5, 0, 1, 300, 0, 70];
+  const stream = [];
+  for (const length of lengths) {
+    stream.push(length & 255, length >> 8, 0, 0, ...Array.from({ length }, (_, i) => (i + length) & 255));
+  }
+  for (const piece of [1, 2, 3, 4, 7, 64, 1000]) {
+    const records = new Records(), found = [];
+    for (let at = 0; at < stream.length; at += piece) {
+      records.push(new Uint8Array(stream.slice(at, at + piece)));
+      for (let one = records.next(); one; one = records.next()) found.push(one);
+    }
+    assert.deepEqual(found.map(({ length }) => length), lengths.filter((length) => length > 0), `pieces of ${piece}`);
+    for (const one of found) assert.ok(one.every((byte, i) => byte === ((i + one.length) & 255)));
+    assert.equal(records.bytes, 0);
+  }
+  const records = new Records();
+  records.push(new Uint8Array([255, 255, 255, 255]));
+  assert.throws(() => records.next(), /a page of 4294967295 bytes/);
+});
+
+test("PagesThatComeMoreSlowlyThanThisDeviceReadsAreGivenUp", () => {
+  const hand_off = new HandOff({});
+  const ago = (ms) => performance.now() - ms;
+  const page_bytes = 1e6;      // of 128 tokens
+  assert.equal(hand_off.isSlow(1e6, page_bytes, ago(1000)), false, "unknown: this device was not measured");
+  hand_off.ended({
+    prompt_tokens: 100, cached_tokens: 0, completion_tokens: 20, prompt_tokens_per_s: 200, tokens_per_s: 9,
+  });
+  assert.equal(hand_off.isSlow(1e6, page_bytes, ago(1000)), true, "128 tokens a second of 200");
+  assert.equal(hand_off.isSlow(3e6, page_bytes, ago(1000)), false);
+  assert.equal(hand_off.isSlow(1e5, page_bytes, ago(100)), false, "too early to say");
+  hand_off.downloaded(1e6, 100);
+  assert.equal(hand_off.measured.bytes_per_s, 1e7);
+  hand_off.downloaded(1e6, 1000);
+  assert.equal(hand_off.measured.bytes_per_s, 1e7, "a download is the first measurement only");
 });

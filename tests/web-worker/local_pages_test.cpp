@@ -4,10 +4,15 @@
 #include "web-worker/local/local_pages.h"
 
 #include <cstring>
+#include <random>
+#include <set>
 
 #include "hub/base/sha256.h"
 #include "hub/commands/gpu/package_weights.h"
+#include "hub/engine/decoder.h"
+#include "hub/engine/local_experts.h"
 #include "hub/model/pack/packer.h"
+#include "protocol/kv_translate.h"
 #include "tests/hub/engine/engine_fixture.h"
 #include "tests/support/must.h"
 #include "tests/support/posted_loop.h"
@@ -18,6 +23,7 @@ namespace moex {
 namespace {
 
 using test::must;
+using Origin = PageShelf::Origin;
 using Taken = PageShelf::Taken;
 using Tokens = std::vector<std::uint32_t>;
 
@@ -117,9 +123,11 @@ TEST_F(LocalPagesTest, ATextContinuesAfterItsPagesWithTheSameBits) {
         const auto wanted = first.logits();
 
         second.pages->begin(text, 0);
-        EXPECT_EQ(second.pages->take(Device::before(text, 0), first.page(text, 0)), Taken::wholly);
+        EXPECT_EQ(second.pages->take(Origin::here, Device::before(text, 0), first.page(text, 0)),
+                  Taken::wholly);
         EXPECT_EQ(second.pages->first_page(), 1u);
-        EXPECT_EQ(second.pages->take(Device::before(text, 1), first.page(text, 1)), Taken::partly);
+        EXPECT_EQ(second.pages->take(Origin::here, Device::before(text, 1), first.page(text, 1)),
+                  Taken::partly);
         EXPECT_EQ(second.pages->num_held(), 200u);
         second.decoder->resume(199);
         second.feed(std::span(text).last(1));
@@ -137,10 +145,10 @@ TEST_F(LocalPagesTest, AnEditedTextUsesThePagesBeforeTheEdit) {
     const Bytes less = first.page(std::span(text).first(140), 1);
 
     second.pages->begin(edited, 0);
-    EXPECT_EQ(second.pages->take(Device::before(text, 0), whole), Taken::wholly);
-    EXPECT_EQ(second.pages->take(Device::before(text, 1), part), Taken::partly);
+    EXPECT_EQ(second.pages->take(Origin::here, Device::before(text, 0), whole), Taken::wholly);
+    EXPECT_EQ(second.pages->take(Origin::here, Device::before(text, 1), part), Taken::partly);
     EXPECT_EQ(second.pages->num_held(), 150u);
-    EXPECT_EQ(second.pages->take(Device::before(text, 1), less), Taken::partly);
+    EXPECT_EQ(second.pages->take(Origin::here, Device::before(text, 1), less), Taken::partly);
     EXPECT_EQ(second.pages->num_held(), 150u) << "a shorter beginning is not taken";
     second.decoder->resume(150);
     second.feed(std::span(edited).subspan(150));
@@ -150,23 +158,11 @@ TEST_F(LocalPagesTest, AnEditedTextUsesThePagesBeforeTheEdit) {
     expect_same_bits(found, first.logits());
 }
 
-TEST_F(LocalPagesTest, APageThatDiffersInAnyFieldIsRefused) {
-    Device device(package, KvKind::f32);
-    const Tokens text = text_of(130, device.decoder->model().vocab_size);
-    device.feed(text);
-    const Bytes bytes = device.page(text, 0);
-    const KvPage page = must(decode_kv_page(bytes));
-    const Sha256 before = Device::before(text, 0);
-    const auto taken = [&](const KvPage& altered, const Sha256& wanted) {
-        device.pages->begin(text, 0);
-        const Taken how = device.pages->take(wanted, encode_kv_page(altered));
-        EXPECT_EQ(device.pages->num_held(), how == Taken::refused ? 0u : kv_page_tokens);
-        return how;
-    };
-    ASSERT_EQ(taken(page, before), Taken::wholly);
+using Change = std::function<void(KvPage&)>;
 
-    using Change = std::function<void(KvPage&)>;
-    const std::pair<const char*, Change> changes[] = {
+// One change of each field of a page's header.
+std::vector<std::pair<const char*, Change>> header_changes(ByteView some_bytes) {
+    return {
         {"model", [](KvPage& p) { p.source.model[5] ^= std::byte{1}; }},
         {"texts", [](KvPage& p) { p.source.texts[5] ^= std::byte{1}; }},
         {"arithmetic", [](KvPage& p) { p.source.arithmetic = KvArithmetic::exact; }},
@@ -195,8 +191,27 @@ TEST_F(LocalPagesTest, APageThatDiffersInAnyFieldIsRefused) {
         {"before", [](KvPage& p) { p.before[0] ^= std::byte{1}; }},
         {"first_position", [](KvPage& p) { p.first_position = kv_page_tokens; }},
         {"workers", [](KvPage& p) { p.workers = {"somebody"}; }},
-        {"state", [&](KvPage& p) { p.state = ByteView(bytes).first(4); }},
+        {"state", [some_bytes](KvPage& p) { p.state = some_bytes.first(4); }},
     };
+}
+
+TEST_F(LocalPagesTest, APageThatDiffersInAnyFieldIsRefused) {
+    Device device(package, KvKind::f32);
+    const Tokens text = text_of(130, device.decoder->model().vocab_size);
+    device.feed(text);
+    const Bytes bytes = device.page(text, 0);
+    const KvPage page = must(decode_kv_page(bytes));
+    const Sha256 before = Device::before(text, 0);
+    Origin origin = Origin::here;
+    const auto taken = [&](const KvPage& altered, const Sha256& wanted) {
+        device.pages->begin(text, 0);
+        const Taken how = device.pages->take(origin, wanted, encode_kv_page(altered));
+        EXPECT_EQ(device.pages->num_held(), how == Taken::refused ? 0u : kv_page_tokens);
+        return how;
+    };
+    ASSERT_EQ(taken(page, before), Taken::wholly);
+
+    const auto changes = header_changes(bytes);
     for (const auto& [name, change] : changes) {
         KvPage altered = page;
         change(altered);
@@ -204,14 +219,133 @@ TEST_F(LocalPagesTest, APageThatDiffersInAnyFieldIsRefused) {
     }
     EXPECT_EQ(taken(page, Device::before(text, 1)), Taken::refused) << "the page of another text";
 
+    // A page of the hub may be of another arithmetic, and of nothing else.
+    origin = Origin::hub;
+    const std::set<std::string> hubs = {"arithmetic", "weights", "rounding"};
+    for (const auto& [name, change] : changes) {
+        KvPage altered = page;
+        change(altered);
+        EXPECT_EQ(taken(altered, before), hubs.contains(name) ? Taken::wholly : Taken::refused)
+            << name;
+    }
+
     for (const std::size_t at : {0u, 5u, 8u, 12u, 20u, 40u, 400u, 2000u}) {
         Bytes damaged = bytes;
         damaged[at] ^= std::byte{1};
         device.pages->begin(text, 0);
-        EXPECT_EQ(device.pages->take(before, damaged), Taken::refused) << "byte " << at;
+        EXPECT_EQ(device.pages->take(Origin::here, before, damaged), Taken::refused)
+            << "byte " << at;
     }
     device.pages->begin(text, 0);
-    EXPECT_EQ(device.pages->take(before, ByteView(bytes).first(bytes.size() - 4)), Taken::refused);
+    EXPECT_EQ(device.pages->take(Origin::here, before, ByteView(bytes).first(bytes.size() - 4)),
+              Taken::refused);
+}
+
+// The pages of a text as a hub computes them on its cores, in exact arithmetic.
+std::vector<OwnedKvPage> pages_of_hub(const std::shared_ptr<const ModelPackage>& package,
+                                      const Tokens& text, const KvSource& like) {
+    const auto decoder = must(Decoder::create(package, test::compute_threads()));
+    LocalExperts experts(package, test::compute_threads(), {.deterministic = true});
+    KvCache cache(package->config(), {.num_pages = 64});
+    KvCache::Sequence sequence(cache);
+    const auto num_tokens = static_cast<std::uint32_t>(text.size());
+    EXPECT_TRUE(sequence.reserve(num_tokens));
+    const StepRows rows{.kv = &sequence, .tokens = text};
+    EXPECT_TRUE(decoder->step(std::span(&rows, 1), experts).ok());
+
+    KvSource source = like;
+    source.arithmetic = KvArithmetic::exact;
+    source.row_type = KvRowType::f32;
+    source.page_tokens = sequence.page_tokens();
+    std::vector<Bytes> memory;
+    std::vector<KvPage> small;
+    for (std::uint32_t i = 0; (i + 1) * source.page_tokens <= num_tokens; ++i) {
+        memory.emplace_back(kv_rows_bytes(source, source.page_tokens));
+        EXPECT_TRUE(sequence.read_page(i, memory.back()).ok());
+    }
+    for (std::uint32_t i = 0; i < memory.size(); ++i) {
+        const std::uint32_t first = i * source.page_tokens;
+        const auto tokens = std::span(text).subspan(first, source.page_tokens);
+        small.push_back({.source = source,
+                         .before = hash_of(std::span(text).first(first)),
+                         .first_position = first,
+                         .tokens = {tokens.begin(), tokens.end()},
+                         .rows = memory[i]});
+    }
+    return must(resize_kv_pages(small, kv_page_tokens, [&](std::uint32_t count) {
+        return hash_of(std::span(text).first(count));
+    }));
+}
+
+double largest_difference(std::span<const float> a, std::span<const float> b) {
+    double largest = 0;
+    for (std::size_t i = 0; i < a.size(); ++i)
+        largest = std::max(largest, std::abs(double{a[i]} - double{b[i]}));
+    return largest;
+}
+
+// A device goes on from pages of the hub. The logits differ by what the arithmetics differ, and by
+// the rounding of the rows; the bounds are twice to four times the differences that were measured.
+TEST_F(LocalPagesTest, ADeviceGoesOnFromPagesOfTheHub) {
+    struct Form {
+        const char* name;
+        KvRowType type;
+        double bound;
+    };
+    const Form forms[] = {
+        {"f32", KvRowType::f32, 1e-4}, {"f16", KvRowType::f16, 2e-3}, {"u8", KvRowType::u8, 3e-2}};
+    Device alone(package, KvKind::f32);
+    const Tokens text = text_of(200, alone.decoder->model().vocab_size);
+    alone.feed(text);
+    const auto wanted = alone.logits();
+    const auto pages = pages_of_hub(package, text, alone.source);
+    for (const auto& [name, form, bound] : forms) {
+        Device device(package, KvKind::f32);
+        device.pages->begin(text, 0);
+        for (const OwnedKvPage& page : pages)
+            EXPECT_NE(
+                device.pages->take(Origin::hub, page.page.before,
+                                   encode_kv_page(must(convert_kv_rows(page.page, form)).page)),
+                Taken::refused);
+        ASSERT_EQ(device.pages->num_held(), 192u);
+        EXPECT_EQ(device.pages->num_own(200), 0u) << "such rows are not kept as this device's";
+        device.decoder->resume(192);
+        device.feed(std::span(text).last(8));
+        const double difference = largest_difference(device.logits(), wanted);
+        EXPECT_LT(difference, bound);
+        RecordProperty(std::string("difference_") + name, std::to_string(difference));
+        device.pages->begin(text, 0);
+        EXPECT_EQ(device.pages->num_own(200), 200u) << "all of it is computed again";
+    }
+}
+
+// No byte of a stream may be altered: the page is refused, and nothing of it reaches the GPU.
+TEST_F(LocalPagesTest, ThousandMutationsOfAHubsPageAreRefused) {
+    Device device(package, KvKind::f32);
+    const Tokens text = text_of(130, device.decoder->model().vocab_size);
+    const auto pages = pages_of_hub(package, text, device.source);
+    const Bytes bytes = encode_kv_page(
+        must(convert_kv_rows(pages.front().page, KvRowType::f16)).page);
+    const Sha256 before = pages.front().page.before;
+    std::mt19937 random(41);
+    for (int i = 0; i < 1000; ++i) {
+        Bytes damaged = bytes;
+        const std::size_t at = random() % damaged.size();
+        switch (i % 4) {
+            case 0: damaged[at] ^= static_cast<std::byte>(1 + random() % 255); break;
+            case 1: damaged.resize(at); break;
+            case 2:
+                damaged.insert(damaged.begin() + static_cast<std::ptrdiff_t>(at), std::byte{7});
+                break;
+            case 3: damaged.erase(damaged.begin() + static_cast<std::ptrdiff_t>(at)); break;
+        }
+        device.pages->begin(text, 0);
+        ASSERT_EQ(device.pages->take(Origin::hub, before, damaged), Taken::refused)
+            << "mutation " << i << " at byte " << at;
+        ASSERT_EQ(device.pages->num_held(), 0u);
+    }
+    device.pages->begin(text, 0);
+    EXPECT_EQ(device.pages->take(Origin::hub, before, bytes), Taken::wholly);
 }
 
 }  // namespace

@@ -1,15 +1,18 @@
 // The Dedicated Worker behind "this device" in the chat page: downloads the hub's model into the browser's files, loads
 // it onto the GPU, and answers.
 // Messages in:  {type: "look", key, hub_key} | {type: "load", key, context_tokens_max}
-//               | {type: "ask", body, conversation: id} | {type: "cancel"}
+//               | {type: "ask", body, conversation: id, wish}: `wish` is that of hand_off.js | {type: "cancel"}
 //               | {type: "remember", is_on}: the user has agreed that pages of keys and values are kept, or not
 //               | {type: "forget", conversation: id}: it was deleted
+//               | {type: "connection"}: the connection to the hub is another one
 // Messages out: {looked: {name, bytes, missing_bytes, hub_key}}, {fetched: {done_bytes, all_bytes}},
 //               {pages: the report of page_files.js}, and the reports of local_tab.cpp: {progress}, {ready}, {text},
-//               {ended}, {refused}, {failed: {code, message}}
+//               {ended}, {refused}, {failed: {code, message}}; before an answer {placed: "here" | "handed" | "hub",
+//               ...}, where "hub" means that nothing follows and that the hub answers
 import createModule from "./moex-local.js";
 import { FileStore, StoreError } from "./file_store.js";
 import { gpuProblem } from "./gpu.js";
+import { HandOff } from "./hand_off.js";
 import { Host } from "./host.js";
 import { checkHub } from "./hub_key.js";
 import { PageFiles, behindHash } from "./page_files.js";
@@ -21,17 +24,40 @@ const host = new Host();
 let store = null;
 let listed = null;       // the hub's list of the model's files (/api/package)
 
-const pages = new PageFiles({
-  takePage(before, page) {
-    let taken = 0;
-    host.withBytes(behindHash(before, page), (address, size) => { taken = host.wasm._mx_on_page(address, size); });
-    return ["refused", "partly", "wholly"][taken];
+let routed = null;       // the last report of mx_route()
+let is_hubs = false;     // the hub answers the question; the end of the one that this device gave up is not reported
+
+// Gives the model a page behind the hash of what is before it. `from_hub`: the hub computed it.
+function takePage(bytes, from_hub) {
+  let taken = 0;
+  host.withBytes(bytes, (address, size) => { taken = host.wasm._mx_on_page(address, size, from_hub); });
+  return ["refused", "partly", "wholly"][taken];
+}
+
+const hand_off = new HandOff({
+  route(facts) {
+    host.withText(JSON.stringify(facts), (address, size) => host.wasm._mx_route(address, size));
+    return routed;
   },
+  takePage: (bytes) => takePage(bytes, true),
+  held: () => host.wasm._mx_held_tokens(),
+});
+
+// Says where the answer is computed, before the first word of it.
+async function place(tokens) {
+  const where = await hand_off.place(tokens);
+  is_hubs = where === "hub";
+  self.postMessage({ placed: where, ...hand_off.result });
+  if (is_hubs) host.wasm._mx_local_cancel();
+}
+
+const pages = new PageFiles({
+  takePage: (before, page) => takePage(behindHash(before, page), false),
   endOfPages: () => host.wasm._mx_on_pages_end(),
   readPage(before, turn, index, num_tokens) {
     host.withBytes(before, (address, size) => host.wasm._mx_read_page(address, size, turn, index, num_tokens));
   },
-}, (report) => self.postMessage({ pages: report }));
+}, (report) => self.postMessage({ pages: report }), place);
 
 Object.assign(host.mx, {
   findPages: (tokens, first_page) => { pages.find(tokens, first_page); },
@@ -44,6 +70,12 @@ Object.assign(host.mx, {
     // In a report of the WASM program, no_space means the GPU's memory; a full disk is reported by fail() instead.
     if (message.failed?.code === "no_space") message.failed.code = "no_memory";
     if (message.ready || message.failed) store?.closeAll();
+    if (message.route) {
+      routed = message.route;
+      return;
+    }
+    if (message.ended && is_hubs) return;
+    if (message.ended) hand_off.ended(message.ended);
     self.postMessage(message);
   },
 });
@@ -87,7 +119,9 @@ async function look({ key, hub_key }) {
 async function load({ key, context_tokens_max }) {
   const loading = host.load(createModule, import.meta.url, { text: new BrowserText() });
   loading.catch(() => {});       // the rejection is handled below, by `await loading`
-  let done_bytes = listed.bytes - (await store.missing(listed.files)).bytes;
+  const { bytes: missing_bytes } = await store.missing(listed.files);
+  let done_bytes = listed.bytes - missing_bytes;
+  const began = performance.now();
   await store.fetchAll(listed.files, {
     url: `${package_url}/`, key,
     progress(bytes) {
@@ -95,6 +129,7 @@ async function load({ key, context_tokens_max }) {
       self.postMessage({ fetched: { done_bytes, all_bytes: listed.bytes } });
     },
   });
+  hand_off.downloaded(missing_bytes, performance.now() - began);
   await store.keepOnly(listed);
   await store.openAll(listed.files);
   await loading;
@@ -128,8 +163,14 @@ self.onmessage = ({ data }) => {
   else if (data.type === "forget") pages.forget(data.conversation);
   else if (data.type === "ask") {
     pages.begin(data.conversation);
+    hand_off.begin(data.wish ?? null);
+    is_hubs = false;
     host.withText(JSON.stringify(data.body), (address, size) => host.wasm._mx_local_ask(address, size));
-  } else if (data.type === "cancel") host.wasm._mx_local_cancel();
+  } else if (data.type === "connection") hand_off.forgetConnection();
+  else if (data.type === "cancel") {
+    hand_off.cancel();
+    host.wasm._mx_local_cancel();
+  }
 };
 // Report an error that a promise did not catch; otherwise the page would wait for ever.
 self.addEventListener("unhandledrejection", ({ reason }) => fail(reason ?? new Error("it stopped")));

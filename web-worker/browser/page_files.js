@@ -4,12 +4,12 @@
 import { KeptPages } from "./kept_pages.js";
 import { bounded } from "./storage.js";
 
-const page_tokens = 128;
+export const page_tokens = 128;
 const hash_bytes = 32;
 const find_ms_max = 15000;      // a question waits so long for its pages, then its tokens are computed
 
 // Returns the SHA-256 of the first `num` tokens, each as a little-endian u32.
-async function hashOf(tokens, num) {
+export async function hashOf(tokens, num) {
   return new Uint8Array(await crypto.subtle.digest("SHA-256", tokens.slice(0, num)));
 }
 
@@ -17,9 +17,11 @@ async function hashOf(tokens, num) {
 export class PageFiles {
   // `wasm`: the functions takePage(before, page), endOfPages() and readPage(before, turn, index, num_tokens), of which
   // the last answers by given().
-  constructor(wasm, onChange) {
+  // `goOn(tokens)`, if given, runs after the device's own pages and before endOfPages().
+  constructor(wasm, onChange, goOn = async () => {}) {
     this.wasm = wasm;
     this.onChange = onChange;
+    this.goOn = goOn;
     this.pages = null;
     this.wishes = 0;             // number of calls of remember()
     this.opened = Promise.resolve();
@@ -73,7 +75,11 @@ export class PageFiles {
       }, find_ms_max);
     } catch (error) { this.tell("failed", error); }
     has_ended = true;
-    this.wasm.endOfPages();
+    try {
+      await this.goOn(tokens);
+    } finally {
+      this.wasm.endOfPages();
+    }
   }
   async giveChain(tokens, first_page, isWanted) {
     const used = [];

@@ -114,9 +114,10 @@ Status LocalModel::ask(const nlohmann::ordered_json& body, Events events) {
     pages_->begin(held_, static_cast<std::uint32_t>(common));
     shelf_->find(held_, pages_->first_page(),
                  {.take =
-                      [this, life = life_.watch()](const Sha256& before, ByteView page) {
+                      [this, life = life_.watch()](PageShelf::Origin origin, const Sha256& before,
+                                                   ByteView page) {
                           if (!life.alive()) return PageShelf::Taken::refused;
-                          return pages_->take(before, page);
+                          return pages_->take(origin, before, page);
                       },
                   .done =
                       [this, question = std::move(question), life = life_.watch()] {
@@ -130,11 +131,13 @@ Status LocalModel::ask(const nlohmann::ordered_json& body, Events events) {
 void LocalModel::start(const LocalQuestion& question) {
     const auto num_prompt = static_cast<std::uint32_t>(held_.size());
     end_.cached_tokens = std::min(pages_->num_held(), num_prompt - 1);
+    end_.handed_tokens = end_.cached_tokens - pages_->num_own(end_.cached_tokens);
     decoder_->resume(end_.cached_tokens);
     if (is_cancelled_) return on_end(AnswerEnd::cancelled);
 
     const std::uint32_t room = context_tokens() - num_prompt;
     loop_ = loop_for(question, std::min(question.max_tokens.value_or(room), room));
+    started_at_ = std::chrono::steady_clock::now();
     loop_->start(std::span(held_).subspan(end_.cached_tokens));
 }
 
@@ -150,6 +153,17 @@ void LocalModel::read_page(std::uint32_t turn, std::uint32_t index, std::uint32_
     pages_->read(std::span(held_).first(num_tokens), index, before, std::move(done));
 }
 
+void LocalModel::add_facts(RouteFacts& facts) const {
+    KvSource source = pages_->source();
+    facts.prompt_tokens = static_cast<std::uint32_t>(held_.size());
+    facts.held_tokens = num_held();
+    facts.context_tokens = context_tokens();
+    source.row_type = KvRowType::f16;
+    facts.f16_bytes_per_token = static_cast<double>(kv_rows_bytes(source, 1));
+    source.row_type = KvRowType::u8;
+    facts.u8_bytes_per_token = static_cast<double>(kv_rows_bytes(source, 1));
+}
+
 void LocalModel::show(const std::string& text) {
     if (!text.empty()) events_.on_text(text);
 }
@@ -159,9 +173,12 @@ void LocalModel::on_tokens(std::span<const std::uint32_t> ids) {
     last_at_ = std::chrono::steady_clock::now();
     if (end_.completion_tokens == 0) {
         first_at_ = last_at_;
+        const std::chrono::duration<double> prompt_took = first_at_ - started_at_;
+        if (prompt_took.count() > 0)
+            end_.prompt_tokens_per_s = (end_.prompt_tokens - end_.cached_tokens) /
+                                       prompt_took.count();
         // The prompt is read: its full pages stay as they are, whatever the answer adds.
-        const std::size_t in_pages = end_.prompt_tokens / kv_page_tokens * kv_page_tokens;
-        if (in_pages > 0) shelf_->keep(turn_, std::span(held_).first(in_pages));
+        keep(end_.prompt_tokens / kv_page_tokens * kv_page_tokens);
     }
 
     std::string shown;
@@ -186,7 +203,13 @@ void LocalModel::on_end(Result<AnswerEnd> how) {
     if (end_.completion_tokens > 1 && took.count() > 0)
         end_.tokens_per_s = (end_.completion_tokens - 1) / took.count();
     events_.on_end(end_);
-    if (!held_.empty()) shelf_->keep(turn_, held_);
+    keep(static_cast<std::uint32_t>(held_.size()));
+}
+
+// Tells the shelf of the first `num_tokens` tokens, as far as this device computed their rows.
+void LocalModel::keep(std::uint32_t num_tokens) {
+    const std::uint32_t own = pages_->num_own(num_tokens);
+    if (own > 0) shelf_->keep(turn_, std::span(held_).first(own));
 }
 
 }  // namespace moex

@@ -16,6 +16,7 @@
 #include "hub/model/chat_template.h"
 #include "hub/model/tokenizer/stop_filter.h"
 #include "hub/model/tokenizer/tokenizer.h"
+#include "hub/route/route.h"
 #include "web-worker/decoder/answer_loop.h"
 #include "web-worker/decoder/gpu_decoder.h"
 #include "web-worker/local/local_pages.h"
@@ -37,6 +38,8 @@ struct LocalEnd {
     AnswerEnd how = AnswerEnd::stop;
     std::uint32_t prompt_tokens = 0, completion_tokens = 0;
     std::uint32_t cached_tokens = 0;  // prompt tokens that were not computed for this answer
+    std::uint32_t handed_tokens = 0;  // of the cached tokens, those whose rows depend on the hub's
+    double prompt_tokens_per_s = 0;   // rate of the other prompt tokens; 0: not measured
     double tokens_per_s = 0;          // rate after the first token; 0 if the answer is too short
 };
 
@@ -50,6 +53,11 @@ class LocalModel {
                      std::function<void(Result<std::unique_ptr<LocalModel>>)> done);
 
     std::uint32_t context_tokens() const { return decoder_->context_tokens(); }
+    // Returns the number of tokens of the present prompt whose keys and values are on the GPU.
+    std::uint32_t num_held() const { return pages_->num_held(); }
+    // Adds what the model knows of the present prompt: its tokens, what is held of it, the context,
+    // and the bytes of a token's keys and values.
+    void add_facts(RouteFacts& facts) const;
 
     struct Events {
         // Receives the next piece of the answer: whole UTF-8 characters, never empty.
@@ -76,6 +84,7 @@ class LocalModel {
     void on_tokens(std::span<const std::uint32_t> ids);
     void on_end(Result<AnswerEnd> how);
     void show(const std::string& text);
+    void keep(std::uint32_t num_tokens);
 
     std::unique_ptr<GpuDecoder> decoder_;
     std::shared_ptr<const Tokenizer> tokenizer_;
@@ -91,7 +100,7 @@ class LocalModel {
     LocalEnd end_;
     std::optional<StreamDecoder> bytes_;
     std::optional<StopFilter> filter_;
-    std::chrono::steady_clock::time_point first_at_, last_at_;
+    std::chrono::steady_clock::time_point started_at_, first_at_, last_at_;
     std::unique_ptr<AnswerLoop> loop_;  // null while the shelf looks for pages
     bool is_cancelled_ = false;         // by a cancel() before the loop has started
     LifeGuard life_;

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "protocol/kv_translate.h"
 #include "protocol/text.h"
 
 namespace moex {
@@ -60,10 +61,18 @@ LocalPages::LocalPages(GpuDecoder& decoder, const KvSource& source)
 void LocalPages::begin(std::span<const std::uint32_t> prompt, std::uint32_t num_held) {
     prompt_ = prompt;
     num_held_ = num_held;
+    if (num_held <= handed_from_) handed_from_ = ~0u;
 }
 
-Status LocalPages::check(const Sha256& before, const KvPage& page) const {
-    MOEX_TRY(require_source(page.source, source_));
+Status LocalPages::check(PageShelf::Origin origin, const Sha256& before, const KvPage& page) const {
+    KvSource wanted = source_;
+    if (origin == PageShelf::Origin::hub) {
+        wanted.arithmetic = page.source.arithmetic;
+        wanted.weights = page.source.weights;
+        wanted.rounding = page.source.rounding;
+        wanted.row_type = page.source.row_type;
+    }
+    MOEX_TRY(require_source(page.source, wanted));
     const std::uint32_t first = first_page() * kv_page_tokens;
     if (page.first_position != first)
         return Error{ErrorCode::bad_field,
@@ -78,10 +87,10 @@ Status LocalPages::check(const Sha256& before, const KvPage& page) const {
     return {};
 }
 
-PageShelf::Taken LocalPages::take(const Sha256& before, ByteView bytes) {
+PageShelf::Taken LocalPages::take(PageShelf::Origin origin, const Sha256& before, ByteView bytes) {
     using Taken = PageShelf::Taken;
     const auto page = decode_kv_page(bytes);
-    if (!page.ok() || !check(before, *page).ok()) return Taken::refused;
+    if (!page.ok() || !check(origin, before, *page).ok()) return Taken::refused;
 
     const std::uint32_t index = first_page(), first = page->first_position;
     if (first >= prompt_.size()) return Taken::partly;
@@ -92,11 +101,20 @@ PageShelf::Taken LocalPages::take(const Sha256& before, ByteView bytes) {
         wanted.begin());
     if (first + common <= num_held_) return Taken::partly;
 
+    OwnedKvPage converted;
+    ByteView rows = page->rows;
+    if (page->source.row_type != source_.row_type) {
+        auto other = convert_kv_rows(*page, source_.row_type);
+        if (!other.ok()) return Taken::refused;
+        converted = *std::move(other);
+        rows = converted.rows;
+    }
     const auto num_tokens = static_cast<std::uint32_t>(page->tokens.size());
     std::fill(rows_.begin(), rows_.end(), std::byte{0});
-    copy_rows(source_, common, page->rows, num_tokens, rows_, kv_page_tokens);
+    copy_rows(source_, common, rows, num_tokens, rows_, kv_page_tokens);
     if (!decoder_.write_page(index, rows_).ok()) return Taken::refused;
     num_held_ = first + common;
+    if (origin == PageShelf::Origin::hub) handed_from_ = std::min(handed_from_, first);
     return common == kv_page_tokens ? Taken::wholly : Taken::partly;
 }
 

@@ -2,6 +2,7 @@
 // (protocol/kv_page.h). A full page has kv_page_tokens tokens; the last page of a text has fewer.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <span>
 #include <vector>
@@ -16,10 +17,12 @@ namespace moex {
 // A place outside of the GPU's memory that keeps pages; in a tab: the browser's files.
 class PageShelf {
   public:
+    // The device that computed a page: this one, or the hub that serves the model.
+    enum class Origin { here, hub };
     enum class Taken { refused, partly, wholly };
     struct Found {
         // Takes one page. `before`: the SHA-256 of all tokens of the text before the page.
-        std::function<Taken(const Sha256& before, ByteView page)> take;
+        std::function<Taken(Origin origin, const Sha256& before, ByteView page)> take;
         std::function<void()> done;  // called once, after the last page
     };
     virtual ~PageShelf() = default;
@@ -49,10 +52,18 @@ class LocalPages {
     void begin(std::span<const std::uint32_t> prompt, std::uint32_t num_held);
     std::uint32_t first_page() const { return num_held_ / kv_page_tokens; }
     // Writes a page to the GPU, if its common beginning with the prompt is longer than what is
-    // held. Refuses a page that another source computed, or that is not the next one.
-    PageShelf::Taken take(const Sha256& before, ByteView page);
+    // held. Refuses a page that is not the next one, or that another source computed. A page of the
+    // hub may be of another arithmetic and another row type; the rest of its source must agree.
+    PageShelf::Taken take(PageShelf::Origin origin, const Sha256& before, ByteView page);
     // Returns the number of the prompt's tokens whose keys and values are on the GPU.
     std::uint32_t num_held() const { return num_held_; }
+    const KvSource& source() const { return source_; }
+    // Returns how many of the first `num_tokens` tokens have rows that this device computed, in
+    // whole pages where the hub computed what follows. Only these are kept on the shelf, because
+    // rows behind a page of the hub depend on it.
+    std::uint32_t num_own(std::uint32_t num_tokens) const {
+        return std::min(num_tokens, handed_from_);
+    }
 
     // Reads the page `index` of the text `tokens`, which the decoder holds, as the bytes of a
     // KvPage. One call at a time.
@@ -60,13 +71,14 @@ class LocalPages {
               std::function<void(Result<Bytes>)> done);
 
   private:
-    Status check(const Sha256& before, const KvPage& page) const;
+    Status check(PageShelf::Origin origin, const Sha256& before, const KvPage& page) const;
 
     GpuDecoder& decoder_;
     KvSource source_;
     std::span<const std::uint32_t> prompt_;
     std::uint32_t num_held_ = 0;
-    Bytes rows_;  // of a full page, which take() writes or read() reads
+    std::uint32_t handed_from_ = ~0u;  // first position of the first page of the hub
+    Bytes rows_;                       // of a full page, which take() writes or read() reads
     LifeGuard life_;
 };
 

@@ -14,6 +14,7 @@
 #include "web-worker/local/file_bridge.h"
 #include "web-worker/local/local_model.h"
 #include "web-worker/local/page_bridge.h"
+#include "web-worker/local/route_json.h"
 #include "web-worker/local/tab_files.h"
 
 namespace moex {
@@ -32,7 +33,9 @@ class TabShelf : public PageShelf {
     void keep(std::uint32_t turn, std::span<const std::uint32_t> tokens) override {
         mx_keep_pages(turn, tokens.data(), static_cast<std::uint32_t>(tokens.size()));
     }
-    Taken take(const Sha256& before, ByteView page) const { return found_.take(before, page); }
+    Taken take(Origin origin, const Sha256& before, ByteView page) const {
+        return found_.take(origin, before, page);
+    }
     void end_of_pages() {
         const auto done = std::move(found_.done);
         done();
@@ -108,6 +111,8 @@ Json ended(const LocalEnd& end) {
               {"prompt_tokens", end.prompt_tokens},
               {"completion_tokens", end.completion_tokens},
               {"cached_tokens", end.cached_tokens},
+              {"handed_tokens", end.handed_tokens},
+              {"prompt_tokens_per_s", end.prompt_tokens_per_s},
               {"tokens_per_s", end.tokens_per_s}}}};
 }
 
@@ -161,16 +166,33 @@ EMSCRIPTEN_KEEPALIVE void mx_local_cancel() {
 }
 
 // Takes a page that mx_find_pages() asked for. `bytes`: the SHA-256 of all tokens before the page,
-// then the page. Returns 0 if it was refused, 1 if it was taken in part or not needed, 2 if the
-// whole page was taken.
-EMSCRIPTEN_KEEPALIVE int mx_on_page(const std::byte* bytes, std::uint32_t size_bytes) {
+// then the page; `is_hubs`: the hub computed it, and not this device. Returns 0 if it was refused,
+// 1 if it was taken in part or not needed, 2 if the whole page was taken.
+EMSCRIPTEN_KEEPALIVE int mx_on_page(const std::byte* bytes, std::uint32_t size_bytes, int is_hubs) {
+    using Origin = PageShelf::Origin;
     Sha256 before{};
     const ByteView all(bytes, size_bytes);
     if (all.size() < before.size()) return 0;
     std::copy_n(all.begin(), before.size(), before.begin());
-    return static_cast<int>(tab().shelf.take(before, all.subspan(before.size())));
+    return static_cast<int>(
+        tab().shelf.take(is_hubs ? Origin::hub : Origin::here, before, all.subspan(before.size())));
 }
 EMSCRIPTEN_KEEPALIVE void mx_on_pages_end() { tab().shelf.end_of_pages(); }
+
+// Returns the number of the prompt's tokens whose keys and values are on the GPU by now.
+EMSCRIPTEN_KEEPALIVE std::uint32_t mx_held_tokens() {
+    return tab().model ? tab().model->num_held() : 0;
+}
+
+// Reports {"route": {"place", "is_measured", "seconds", "as_u8", "by_thresholds"}} during the call:
+// where the answer to the present prompt is computed. `json`: the facts that JavaScript knows.
+EMSCRIPTEN_KEEPALIVE void mx_route(const char* json, std::uint32_t size_bytes) {
+    const Json asked = Json::parse(std::string_view(json, size_bytes), nullptr, false);
+    RouteFacts facts;
+    if (asked.is_object()) facts = read_route_facts(asked);
+    if (tab().model) tab().model->add_facts(facts);
+    report({{"route", route_json(route(facts))}});
+}
 
 // Answers with mx_page_read(). `before`: the SHA-256 of all tokens before the page.
 EMSCRIPTEN_KEEPALIVE void mx_read_page(const std::byte* before, std::uint32_t size_bytes,

@@ -32,11 +32,15 @@ export class ThisDevice {
     this.onPages = onPages;
     this.pages = null;           // the last report of the kept pages (wasm/page_files.js); null before the first
     this.worker = null;
-    this.answering = null;       // callbacks of the running answer: {onText, resolve, reject, free}
+    this.answering = null;       // callbacks of the running answer: {onText, onPlace, resolve, reject, free}
     this.busy = null;            // promise that resolves when the worker has ended its answer
     this.waiting = [];           // callbacks to call at the next change of `state`
     this.context_tokens = context_tokens_max;
     this.state = { phase: "off" };
+    // Chromium tells of another network; every browser tells that there is one again.
+    const forget = () => this.worker?.postMessage({ type: "connection" });
+    globalThis.addEventListener?.("online", forget);
+    globalThis.navigator?.connection?.addEventListener?.("change", forget);
   }
 
   set(state) {
@@ -129,14 +133,19 @@ export class ThisDevice {
       const is_long = code === "overloaded";
       const error = { code: is_long ? "context_length_exceeded" : code, message: words };
       this.endAnswer("reject", new ApiError(400, error));
+    } else if (message.placed) {
+      this.answering?.onPlace(message);
+      if (message.placed === "hub") this.endAnswer("resolve", { is_hubs: true });
     } else if (message.ended) this.endAnswer("resolve", message.ended);
   }
 
   // Computes one answer and passes it on in chunks of the API, like streamChat(). `how.conversation`: the id of the
-  // conversation, which names the pages that are kept for it. Rejects with an AbortError when
-  // `how.signal` is aborted. A question that is asked while the model loads waits for it. If the GPU is lost in the
-  // middle of an answer, or has too little memory, the answer is computed once more: the same seed gives the same
-  // words, and only words after the interruption are passed on.
+  // conversation, which names the pages that are kept for it. `how.wish`: the facts by which the place is chosen
+  // (wasm/hand_off.js); without it, this device computes the answer alone. onPlace() is called with the place before
+  // the first word. Resolves to false if the place is the hub, which has then not been asked yet. Rejects with an
+  // AbortError when `how.signal` is aborted. A question that is asked while the model loads waits for it. If the GPU is
+  // lost in the middle of an answer, or has too little memory, the answer is computed once more: the same seed gives
+  // the same words, and only words after the interruption are passed on.
   async answer(request, how) {
     await this.settled(how.signal);
     while (this.busy) await this.busy;
@@ -159,6 +168,7 @@ export class ThisDevice {
       await this.settled(how.signal);
       return ask();
     });
+    if (ended.is_hubs) return false;
     const { finish_reason, prompt_tokens, completion_tokens, cached_tokens, tokens_per_s } = ended;
     how.onChunk({
       choices: [{ delta: {}, finish_reason }],
@@ -168,16 +178,17 @@ export class ThisDevice {
       },
       timings: { predicted_per_second: tokens_per_s },
     });
+    return true;
   }
 
   // Lets the worker compute an answer. The worker is busy until the answer has ended, even if the caller was aborted.
-  run(body, { signal, conversation }, onText) {
+  run(body, { signal, conversation, wish = null, onPlace = () => {} }, onText) {
     return new Promise((resolve, reject) => {
       if (signal.aborted) return reject(aborted());
       if (!this.ready) return reject(this.notReady());
       this.busy = new Promise((free) => {
         this.answering = {
-          resolve, reject, free,
+          resolve, reject, free, onPlace,
           onText: (text) => signal.aborted || onText(text),
         };
       });
@@ -185,7 +196,7 @@ export class ThisDevice {
         if (this.answering?.resolve === resolve) this.worker?.postMessage({ type: "cancel" });
         reject(aborted());
       }, { once: true });
-      this.worker.postMessage({ type: "ask", body, conversation });
+      this.worker.postMessage({ type: "ask", body, conversation, wish });
     });
   }
 

@@ -3,11 +3,12 @@
 import { say } from "../words/chat.js";
 
 export const defaults = {
-  place: "hub",      // place where answers are computed: "hub" or "device"
+  place: "hub",      // place where answers are computed: "hub", "device", or "either" of them
   system: "", temperature: 0.8, top_p: 0.95, max_tokens: "", seed: "", top_k: "", min_p: "", presence_penalty: "",
   frequency_penalty: "", repetition_penalty: "", stop_words: "", schema: "", tools: "", tool_choice: "auto",
   logit_bias: "", grammar: "", reasoning_effort: "", n: "",
 };
+export const places = ["hub", "device", "either"];
 export const efforts = ["", "none", "low", "medium", "high"];
 
 const within = (value, low, high, otherwise) => (
@@ -18,7 +19,7 @@ export function settingsOf(kept) {
   const from = kept && typeof kept === "object" ? kept : {};
   const text = (value) => (typeof value === "number" || typeof value === "string" ? String(value) : "");
   return {
-    place: from.place === "device" ? "device" : defaults.place,
+    place: places.includes(from.place) ? from.place : defaults.place,
     system: typeof from.system === "string" ? from.system : defaults.system,
     temperature: within(from.temperature, 0, 2, defaults.temperature),
     top_p: within(from.top_p, 0.05, 1, defaults.top_p),

@@ -58,6 +58,16 @@ export function placeWords({ phase }) {
   return words("warn", ["looking", "fetching", "warming"].includes(phase) ? "_coming" : "_missing");
 }
 
+// Returns the same as poolWords() where each answer is computed by this device or by the hub: before the device is
+// ready, the hub answers. `hub`: the words of poolWords().
+export function eitherWords({ phase }, hub) {
+  const name = phase === "ready" ? "" : "_coming";
+  return {
+    kind: phase === "ready" ? "good" : hub.kind, text: say(`either_pill${name}`), short: say("either_pill_short"),
+    welcome: `${say(`either_welcome${name}`)} ${hub.welcome}`,
+  };
+}
+
 // ---- texts about "this device"; its state {phase, ...} is defined in chat/device.js
 
 export function deviceWords({ phase, code, message, ...state }) {
@@ -113,7 +123,7 @@ export function factsOf(message) {
 
   if (facts.tokens_per_step > 1) out.push(say("a_step", tenths.format(facts.tokens_per_step)));
 
-  if (facts.place === "device") return out;
+  if (facts.place === "device" || facts.place === "handed") return out;
   if (facts.is_told) {
     out.push(say("answered_by", facts.workers ?? 0));
     if (facts.workers > 0 && facts.calls_local > 0) out.push(say("with_help"));

@@ -1,0 +1,36 @@
+// What the chat page knows for the choice between this device and the hub (wasm/hand_off.js): how fast the hub was, how
+// long answers are, and the state of the battery.
+
+const answer_tokens_usual = 200;      // before this page has seen an answer
+const measured_tokens_min = 16;       // a rate over fewer tokens says little
+const low_battery = 0.2;
+
+// Learns from answers, and makes the wish for the next question.
+export class Places {
+  constructor() {
+    this.hub = { prompt_tokens_per_s: 0, answer_tokens_per_s: 0 };
+    this.answer_tokens = 0;
+    this.battery = null;
+    // Chromium has this function, other browsers report no battery.
+    globalThis.navigator?.getBattery?.().then((battery) => { this.battery = battery; }, () => {});
+  }
+
+  // Learns from a chunk of an answer. `place`: where the answer is computed.
+  learn({ timings, usage }, place) {
+    if (usage?.completion_tokens > 0) this.answer_tokens = usage.completion_tokens;
+    if (!timings || place !== "hub") return;
+    if (timings.prompt_n >= measured_tokens_min) this.hub.prompt_tokens_per_s = timings.prompt_per_second ?? 0;
+    if (timings.predicted_n >= measured_tokens_min) this.hub.answer_tokens_per_s = timings.predicted_per_second ?? 0;
+  }
+
+  // Returns the wish of a question that may be answered by either. `limit`: the most tokens of the answer, or 0.
+  wish({ key, info, health, limit }) {
+    const answer_tokens = this.answer_tokens || answer_tokens_usual;
+    return {
+      words: "to_hub", key, model: info.model, hub: this.hub, hub_answers: health?.status === "ok",
+      hub_context_tokens: info.context_tokens ?? 0,
+      answer_tokens: limit > 0 ? Math.min(limit, answer_tokens) : answer_tokens,
+      battery_is_low: this.battery !== null && !this.battery.charging && this.battery.level < low_battery,
+    };
+  }
+}
