@@ -387,6 +387,10 @@ struct FamilyShape {
     std::string_view name, config_json;
 };
 constexpr FamilyShape family_shapes[] = {
+    {"qwen3-0.6b", R"({"model_type": "qwen3", "hidden_size": 1024, "num_hidden_layers": 28,
+        "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128,
+        "vocab_size": 151936, "max_position_embeddings": 40960, "intermediate_size": 3072,
+        "tie_word_embeddings": true, "rms_norm_eps": 1e-6, "rope_theta": 1000000})"},
     {"gpt-oss-20b", R"({"model_type": "gpt_oss", "hidden_size": 2880, "num_hidden_layers": 24,
         "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 64,
         "vocab_size": 201088, "max_position_embeddings": 131072, "num_local_experts": 32,

@@ -1,8 +1,8 @@
 // `moex-hub synth` writes a random package of any shape, for benches. It writes the weights as a
 // stream. Each expert is seeded by (seed, layer, expert), so that neither threads nor an
 // interruption change a byte. Shapes: "bench-moe", "qwen3-30b-a3b", "paper", "tiny",
-// "many-experts", "demo", "gpt-oss-20b", "glm-4.5-air", "qwen3-next-80b-a3b" or
-// "qwen3.6-35b-a3b".
+// "many-experts", "demo", "gpt-oss-20b", "glm-4.5-air", "qwen3-next-80b-a3b",
+// "qwen3.6-35b-a3b" or "qwen3-0.6b".
 #pragma once
 
 #include <cstdint>

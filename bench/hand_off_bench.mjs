@@ -1,0 +1,245 @@
+// Time to the first token of an answer that this device computes alone, that the hub computes, and that the hub reads
+// and this device writes (POST /v1/prefill), in a real Chromium behind a line with a round trip and a bandwidth.
+//   node bench/hand_off_bench.mjs [--model DIR | --shape NAME] [--lines 20:50,1:1000] [--prompts 128,512,900]
+//     [--tokens 32] [--repeat 3] [--rows f16,u8] [--hub-args "ARGS"] [--cases 0] [--seed 41] [--header]
+// A line is RTT in ms : Mbit/s. NAME as in `moex-hub synth`; such a package gets the demo's tokenizer. Every prompt is
+// new, so that neither place has a part of it. MOEX_BUILD: build folder; MOEX_NPM, MOEX_CHROMIUM, MOEX_CHROMIUM_ARGS as
+// in tests/browser/support/tab.mjs. CSV: see `columns`; medians over the repeats.
+//   bytes      of the pages that came;  same: answers with the words of the hub's own greedy answer, of all
+// --cases N: instead draws N cases (line, prompt, answer) by the seed, runs each in all three ways, and prints which of
+// them the page would have chosen beside the fastest.
+// example: node bench/hand_off_bench.mjs --header
+import { cpSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { basename, join } from "node:path";
+
+import { readFlags } from "./flags.mjs";
+
+process.env.MOEX_BUILD ??= "build";
+const { Hub, build, run } = await import("../tests/browser/support/hub.mjs");
+const { launch } = await import("../tests/browser/support/tab.mjs");
+const { slowLine } = await import("./slow_line.mjs");
+
+const columns = "model,adapter,rtt_ms,mbit_per_s,prompt_tokens,way,rows,first_token_ms,total_ms,answer_tokens,bytes,"
+  + "same";
+const case_columns = "model,adapter,case,rtt_ms,mbit_per_s,prompt_tokens,answer_tokens,here_ms,hub_ms,handed_ms,"
+  + "fastest,chosen,measured,by_thresholds,loss";
+const options = {
+  model: "static/models/demo", shape: "", lines: "20:50,1:1000", prompts: "128,512,900", tokens: "32", repeat: "3",
+  rows: "f16,u8", "hub-args": "", cases: "0", seed: "41",
+};
+const with_header = readFlags("hand_off_bench", options);
+const median = (list) => [...list].sort((a, b) => a - b)[list.length >> 1];
+const words = (text) => text.split(" ").filter(Boolean);
+
+// A package of random weights with the demo's tokenizer, so that a chat is possible.
+let folder = null;
+if (options.shape) {
+  folder = mkdtempSync(join(tmpdir(), "moex-hand-off-"));
+  options.model = join(folder, options.shape);
+  const made = await run(join(build, "moex-hub"), ["synth", "--shape", options.shape, options.model]);
+  if (made.code !== 0) throw new Error(made.stderr);
+  const from = "static/models/demo";
+  const manifest = JSON.parse(readFileSync(join(options.model, "manifest.json"), "utf8"));
+  const demo = JSON.parse(readFileSync(join(from, "manifest.json"), "utf8"));
+  for (const name of ["tokenizer.json", "tokenizer_config.json"]) {
+    cpSync(join(from, name), join(options.model, name));
+    manifest.files[name] = demo.files[name];
+  }
+  writeFileSync(join(options.model, "manifest.json"), JSON.stringify(manifest));
+}
+
+const hub = await Hub.start(["--model", options.model, "--backend", "local", "--speculative", "off",
+  ...words(options["hub-args"])]);
+const line = await slowLine(hub.port);
+const browser = await launch();
+const page = await (await browser.newContext()).newPage();
+page.setDefaultTimeout(0);
+await page.goto(`http://127.0.0.1:${line.port}/status.html`);
+
+// The page's side: the worker of "this device", and answers in a given way.
+await page.evaluate(() => {
+  const worker = new Worker("wasm/local_worker.js", { type: "module" });
+  const heard = [];
+  let wake = () => {};
+  worker.onmessage = ({ data }) => {
+    heard.push({ at: performance.now(), ...data });
+    wake();
+  };
+  worker.onerror = (event) => {
+    heard.push({ failed: { code: "error", message: event.message } });
+    wake();
+  };
+  const next = async (...names) => {
+    for (;;) {
+      while (heard.length > 0) {
+        const one = heard.shift();
+        if (one.failed || one.refused) throw new Error(JSON.stringify(one));
+        if (names.some((name) => one[name] !== undefined)) return one;
+      }
+      await new Promise((done) => { wake = done; });
+    }
+  };
+  globalThis.load = async () => {
+    worker.postMessage({ type: "look", key: "", hub_key: "" });
+    await next("looked");
+    worker.postMessage({ type: "load", key: "", context_tokens_max: 4096 });
+    return (await next("ready")).ready;
+  };
+  globalThis.otherLine = () => worker.postMessage({ type: "connection" });
+  globalThis.answer = async (body, wish) => {
+    const began = performance.now();
+    let first_ms = 0, text = "", placed = null;
+    worker.postMessage({ type: "ask", body, conversation: "bench", wish });
+    for (;;) {
+      const one = await next("placed", "text", "ended");
+      if (one.placed) placed = one;
+      if (one.placed === "hub") break;
+      if (one.text !== undefined) {
+        first_ms ||= one.at - began;
+        text += one.text;
+      }
+      if (one.ended) return { placed, first_ms, total_ms: one.at - began, text, ended: one.ended };
+    }
+    const response = await fetch("v1/chat/completions", {
+      method: "POST", headers: { "Content-Type": "application/json" },
+      body: JSON.stringify({ ...body, stream: true, stream_options: { include_usage: true } }),
+    });
+    let rest = "", timings = null, usage = null;
+    for (const reader = response.body.pipeThrough(new TextDecoderStream()).getReader(); ;) {
+      const { done, value } = await reader.read();
+      if (done) break;
+      const lines = (rest + value).split("\n");
+      rest = lines.pop();
+      for (const one of lines) {
+        if (!one.startsWith("data: {")) continue;
+        const event = JSON.parse(one.slice(6));
+        const delta = event.choices?.[0]?.delta ?? {};
+        const fresh = (delta.reasoning_content ?? "") + (delta.content ?? "");
+        if (fresh) first_ms ||= performance.now() - began;
+        text += fresh;
+        timings = event.timings ?? timings;
+        usage = event.usage ?? usage;
+      }
+    }
+    const total_ms = performance.now() - began;
+    return { placed, first_ms, total_ms, text, timings, ended: usage };
+  };
+});
+
+const { context_tokens, adapter } = await page.evaluate(() => globalThis.load());
+const info = await (await fetch(`${hub.url}/api/info`)).json();
+const adapter_name = adapter.replaceAll(",", " ");
+
+// Every prompt begins with its number, so that no two begin alike.
+let num_prompts = 0;
+function promptOf(num_tokens) {
+  num_prompts += 1;
+  const part = "the old keeper walked along the wall and looked at the sea ";
+  return `${num_prompts} ${part.repeat(Math.ceil(num_tokens / 12))}`.split(" ").slice(0, num_tokens).join(" ");
+}
+
+const hub_speed = { prompt_tokens_per_s: 0, answer_tokens_per_s: 0 };
+async function answer(way, content, max_tokens, rows) {
+  const body = { messages: [{ role: "user", content }], max_tokens, temperature: 0 };
+  const wish = {
+    words: "to_hub", hub_answers: true, hub_context_tokens: info.context_tokens, answer_tokens: max_tokens,
+    hub: hub_speed, place: way, rows,
+  };
+  const one = await page.evaluate(([asked, wished]) => globalThis.answer(asked, wished), [body, wish]);
+  if (one.timings?.prompt_n >= 16) hub_speed.prompt_tokens_per_s = one.timings.prompt_per_second;
+  if (one.timings?.predicted_n >= 16) hub_speed.answer_tokens_per_s = one.timings.predicted_per_second;
+  return one;
+}
+
+// The words of the hub for a prompt that it has not read before: asked afterwards, and not timed.
+async function hubsWords(content, max_tokens) {
+  const response = await fetch(`${hub.url}/v1/chat/completions`, {
+    method: "POST", headers: { "Content-Type": "application/json" },
+    body: JSON.stringify({ messages: [{ role: "user", content }], max_tokens, temperature: 0 }),
+  });
+  const { message } = (await response.json()).choices[0];
+  return (message.reasoning_content ?? "") + (message.content ?? "");
+}
+
+async function setLine(rtt_ms, mbit_per_s) {
+  line.set({ rtt_ms, mbit_per_s });
+  await page.evaluate(() => globalThis.otherLine());
+}
+
+async function measureLine(text) {
+  const [rtt_ms, mbit_per_s] = text.split(":").map(Number);
+  await setLine(rtt_ms, mbit_per_s);
+  const ways = [["here", ""], ["hub", ""], ...options.rows.split(",").map((rows) => ["handed", rows])];
+  for (const num_tokens of options.prompts.split(",").map(Number)) {
+    const found = ways.map(() => []);
+    for (let i = 0; i < Number(options.repeat); i += 1)
+      for (const [k, [way, rows]] of ways.entries()) {
+        const content = promptOf(num_tokens);
+        const one = await answer(way, content, Number(options.tokens), rows || undefined);
+        if (one.placed?.trouble) throw new Error(one.placed.trouble);
+        found[k].push({ ...one, is_same: one.text === await hubsWords(content, Number(options.tokens)) });
+      }
+    for (const [k, [way, rows]] of ways.entries()) {
+      const of = (read) => median(found[k].map(read));
+      console.log([basename(options.model), adapter_name, rtt_ms, mbit_per_s,
+        of(({ ended }) => ended.prompt_tokens), way, rows, of(({ first_ms }) => first_ms).toFixed(0),
+        of(({ total_ms }) => total_ms).toFixed(0),
+        of(({ ended }) => ended.completion_tokens), of(({ placed }) => placed?.handed_bytes ?? 0),
+        `${found[k].filter(({ is_same }) => is_same).length}/${found[k].length}`].join(","));
+    }
+  }
+}
+
+// The random numbers of mulberry32.
+let state = Number(options.seed);
+function random() {
+  state = (state + 0x6d2b79f5) | 0;
+  let t = Math.imul(state ^ (state >>> 15), 1 | state);
+  t = (t + Math.imul(t ^ (t >>> 7), 61 | t)) ^ t;
+  return ((t ^ (t >>> 14)) >>> 0) / 4294967296;
+}
+const between = (low, high) => Math.exp(Math.log(low) + random() * (Math.log(high) - Math.log(low)));
+
+async function measureCase(number) {
+  const rtt_ms = Math.round(between(1, 120)), mbit_per_s = Math.round(between(5, 1000));
+  const num_tokens = Math.round(between(32, context_tokens - 100)), max_tokens = Math.round(between(16, 64));
+  await setLine(rtt_ms, mbit_per_s);
+  // A user of this line has been answered by each way before; this also measures the line.
+  for (const way of ["here", "hub", "handed"]) await answer(way, promptOf(200), 16);
+  const ways = {};
+  let choice = null;
+  for (const way of ["here", "hub", "handed"]) {
+    const times = [];
+    for (let i = 0; i < Number(options.repeat); i += 1) {
+      const one = await answer(way, promptOf(num_tokens), max_tokens);
+      choice ??= one.placed;
+      times.push({ total_ms: one.total_ms, tokens: one.ended });
+    }
+    ways[way] = { total_ms: median(times.map(({ total_ms }) => total_ms)), ...times[0].tokens };
+  }
+  const fastest = Object.keys(ways).sort((a, b) => ways[a].total_ms - ways[b].total_ms)[0];
+  const loss = ways[choice.chosen].total_ms / ways[fastest].total_ms;
+  console.log([basename(options.model), adapter_name, number, rtt_ms, mbit_per_s, ways.here.prompt_tokens,
+    max_tokens, ...Object.values(ways).map(({ total_ms }) => total_ms.toFixed(0)), fastest, choice.chosen,
+    choice.is_measured, choice.by_thresholds, loss.toFixed(3)].join(","));
+  return { is_right: fastest === choice.chosen, loss };
+}
+
+try {
+  const num_cases = Number(options.cases);
+  if (with_header) console.log(num_cases > 0 ? case_columns : columns);
+  if (num_cases === 0) for (const text of options.lines.split(",")) await measureLine(text);
+  const results = [];
+  for (let i = 0; i < num_cases; i += 1) results.push(await measureCase(i));
+  if (num_cases > 0) {
+    const share = (is) => (results.filter(is).length / num_cases).toFixed(3);
+    console.log(`# seed ${options.seed}: the fastest way in ${share(({ is_right }) => is_right)}, within 5 % of it in `
+      + share(({ loss }) => loss < 1.05));
+  }
+} finally {
+  await browser.close();
+  line.close();
+  await hub.remove();
+  if (folder) rmSync(folder, { recursive: true });
+}
