@@ -2,12 +2,14 @@
 // Each native worker has a delay line of its own; the hub computes no experts (--local-fallback off). Both grains are
 // measured with the same hub and workers, in turns: `moex.spans: "off"` keeps an answer out of spans.
 //   node bench/span_bench.mjs [--shape NAME | --model DIR] [--rtt 0,5,20,50] [--workers 2] [--users 1] [--tokens 48]
-//     [--repeat 3] [--budget-mb 4096] [--hub-args "ARGS"] [--worker-args "ARGS"] [--header]
+//     [--drafts off | replay@P] [--repeat 3] [--budget-mb 4096] [--hub-args "ARGS"] [--worker-args "ARGS"] [--header]
 // NAME as in `moex-hub synth`. MOEX_BUILD: build folder [build], with moex-hub, moex-worker and delay_line. CSV: see
 // `columns`.
 //   trips         round trips of a token: the spans that were used, and each layer outside of them
 //   *_tok_s       median over the repeats of all users' tokens a second, without the first token of each answer
 //   of_bound      spans' rate beside users * 1000 / (trips * rtt + ms of a token at an RTT of 0), if that was measured
+//   experts_tok_s not measured with --drafts, because it takes a round trip a layer
+//   drafts_tok_s  spans with drafted tokens, each of them right with the probability P (replay_hub.cpp), at no cost
 //   up, down      bytes a row to and from a span; *_formula: 4 bytes a value of the row each way, and 2 bytes a value
 //                 of the keys and values of the span's layers behind the answer
 // example: node bench/span_bench.mjs --header
@@ -22,14 +24,15 @@ const { Hub, NativeWorker, build, run } = await import("../tests/browser/support
 const { farAway } = await import("./far_away.mjs");
 
 const columns = "model,workers,users,rtt_ms,spans,layers,trips,experts_tok_s,spans_tok_s,ratio,of_bound,late,failed,"
-  + "lies,up,up_formula,down,down_formula,kv_bytes_sent";
+  + "lies,up,up_formula,down,down_formula,kv_bytes_sent,drafts_tok_s";
 const options = {
   model: "static/models/demo", shape: "", rtt: "0,5,20,50", workers: "2", users: "1", tokens: "48", repeat: "3",
-  "budget-mb": "4096", "hub-args": "", "worker-args": "",
+  drafts: "off", "budget-mb": "4096", "hub-args": "", "worker-args": "",
 };
 const with_header = readFlags("span_bench", options);
 const words = (text) => text.split(" ").filter(Boolean);
 const median = (list) => [...list].sort((a, b) => a - b)[list.length >> 1];
+const unchanged_min = 4;      // answers without another holder, where not every worker holds a span
 const warm_up_max = 400;      // answers that a swarm gets until its spans are measured
 
 let folder = null;
@@ -41,10 +44,14 @@ if (options.shape) {
 }
 const config = JSON.parse(readFileSync(join(options.model, "manifest.json"), "utf8")).config;
 
+const acceptance = /^replay@([\d.]+)$/.exec(options.drafts)?.[1];
+if (!acceptance && options.drafts !== "off") throw new Error(`--drafts ${options.drafts}: off or replay@P`);
+
 async function swarm(rtt_ms) {
   const hub = await Hub.start(["--model", options.model, "--local-fallback", "off", "--spans", "auto",
-    "--replicas", "1", "--speculative", "off", "--prefix-cache", "off", "--timeout-ms", "60000",
-    "--round-deadline-s", "300", ...words(options["hub-args"])]);
+    "--replicas", "1", "--speculative", acceptance ? "auto" : "off", "--prefix-cache", "off", "--timeout-ms", "60000",
+    "--round-deadline-s", "300", ...words(options["hub-args"])],
+  { program: acceptance ? ["replay_hub", acceptance, "0"] : ["moex-hub"] });
   const lines = [], workers = [];
   for (let i = 0; i < Number(options.workers); i += 1) {
     const line = rtt_ms > 0 ? await farAway(hub.port, rtt_ms) : null;
@@ -64,12 +71,15 @@ async function swarm(rtt_ms) {
 }
 
 // Resolves to the rate of an answer to each user, all at once.
-async function ask({ hub, model }, seed, max_tokens, users, spans) {
+async function ask({ hub, model }, seed, max_tokens, users, spans, speculative = "off") {
   const rates = await Promise.all(Array.from({ length: users }, async (_, user) => {
     const prompt = Array.from({ length: 16 }, (_, i) => (i * 7919 + (seed * 64 + user) * 104729) % 4000 + 100);
     const response = await fetch(`${hub.url}/v1/completions`, {
       method: "POST", headers: { "Content-Type": "application/json" },
-      body: JSON.stringify({ model, prompt, max_tokens, temperature: 0, ignore_eos: true, moex: { spans } }),
+      body: JSON.stringify({
+        model, prompt, max_tokens, temperature: 0, seed, ignore_eos: true,
+        moex: acceptance ? { spans, speculative } : { spans },
+      }),
     });
     const body = await response.json();
     if (!response.ok) throw new Error(JSON.stringify(body));
@@ -88,7 +98,7 @@ async function warmUp(one) {
     const now = held.map(({ worker }) => worker).join();
     same = now === before && are_measured ? same + 1 : 0;
     before = now;
-    if (same > 0 && (held.length >= Number(options.workers) || same > 20)) break;
+    if (same > 0 && (held.length >= Number(options.workers) || same > unchanged_min)) break;
     await ask(one, 1000 + seed, 8, 1, "auto");
   }
   // The times of a step of all users.
@@ -101,10 +111,19 @@ async function measure(rtt_ms) {
   try {
     await warmUp(one);
     const users = Number(options.users), tokens = Number(options.tokens);
-    const rates = { off: [], auto: [] };
+    const rates = { off: [], auto: [], drafts: [] };
     const { spans: from } = await one.hub.status();
     for (let i = 0; i < Number(options.repeat); i += 1)
-      for (const spans of ["off", "auto"]) rates[spans].push(await ask(one, i, tokens, users, spans));
+      for (const spans of acceptance ? ["auto"] : ["off", "auto"]) {
+        rates[spans].push(await ask(one, i, tokens, users, spans));
+      }
+    // Each answer is drafted once it was given. The number of drafted tokens is learned on the way.
+    for (let i = 0; acceptance && i < Number(options.repeat); i += 1) {
+      for (let turn = 0; turn < 3; turn += 1) {
+        const rate = await ask(one, i, tokens, users, "auto", "auto");
+        if (turn === 2) rates.drafts.push(rate);
+      }
+    }
     const { spans: now } = await one.hub.status();
     const used = now.held.filter((span) => span.used);
     const layers = used.reduce((sum, { first_layer, end_layer }) => sum + end_layer - first_layer, 0);
@@ -116,10 +135,11 @@ async function measure(rtt_ms) {
       (now.answer_bytes - from.answer_bytes) / (now.answer_rows - from.answer_rows)];
     const row_bytes = 4 * config.hidden_size;
     const kv_bytes = 2 * 2 * config.num_kv_heads * config.head_dim * (layers / Math.max(1, used.length));
-    console.log([basename(options.model), options.workers, users, rtt_ms, used.length, layers, trips, plain.toFixed(2),
-      spans.toFixed(2), (spans / plain).toFixed(2), (spans / bound).toFixed(2), now.late - from.late,
+    console.log([basename(options.model), options.workers, users, rtt_ms, used.length, layers, trips, plain?.toFixed(2),
+      spans.toFixed(2), plain ? (spans / plain).toFixed(2) : "", (spans / bound).toFixed(2), now.late - from.late,
       now.failed - from.failed, now.lies - from.lies, up.toFixed(0), row_bytes, down.toFixed(0),
-      (row_bytes + kv_bytes).toFixed(0), now.kv_bytes - from.kv_bytes].join(","));
+      (row_bytes + kv_bytes).toFixed(0), now.kv_bytes - from.kv_bytes,
+      acceptance ? median(rates.drafts).toFixed(2) : ""].join(","));
   } finally {
     await one.end();
   }
