@@ -2,20 +2,20 @@
 // has a bandwidth.
 import { connect, createServer } from "node:net";
 
-// Sends what `from` reads to `to`, late and no faster than the line allows. Chunks keep their order. Reading stops
-// while more than a second of data waits.
+// Sends what `from` reads to `to`, late and no faster than the line allows. Reading stops while more than a second of
+// data waits. Timers of about the same time fire in any order, so each sends the oldest chunk that waits.
 function carry(from, to, line) {
-  let free_at = 0, waiting = 0;
+  let free_at = 0;
+  const waiting = [];
   from.on("data", (bytes) => {
     const now = performance.now();
     const send_ms = line.mbit_per_s > 0 ? bytes.length * 8 / (line.mbit_per_s * 1000) : 0;
     free_at = Math.max(now, free_at) + send_ms;
-    waiting += 1;
+    waiting.push(bytes);
     if (free_at - now > 1000) from.pause();
     setTimeout(() => {
-      to.write(bytes);
-      waiting -= 1;
-      if (waiting === 0 || free_at - performance.now() < 500) from.resume();
+      to.write(waiting.shift());
+      if (waiting.length === 0 || free_at - performance.now() < 500) from.resume();
     }, free_at - now + line.delay_ms);
   });
   const end = () => setTimeout(() => to.destroy(), Math.max(0, free_at - performance.now()) + line.delay_ms);
