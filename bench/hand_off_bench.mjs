@@ -5,6 +5,7 @@
 // A line is RTT in ms : Mbit/s. NAME as in `moex-hub synth`; such a package gets the demo's tokenizer. Every prompt is
 // new, so that neither place has a part of it. MOEX_BUILD: build folder; MOEX_NPM, MOEX_CHROMIUM, MOEX_CHROMIUM_ARGS as
 // in tests/browser/support/tab.mjs. CSV: see `columns`; medians over the repeats.
+//   first_token_ms  where a token has no text (random weights): from the rate of the tokens behind the first
 //   bytes      of the pages that came;  same: answers with the words of the hub's own greedy answer, of all
 // --cases N: instead draws N cases (line, prompt, answer) by the seed, runs each in all three ways, and prints which of
 // them the page would have chosen beside the fastest.
@@ -37,14 +38,15 @@ let folder = null;
 if (options.shape) {
   folder = mkdtempSync(join(tmpdir(), "moex-hand-off-"));
   options.model = join(folder, options.shape);
-  const made = await run(join(build, "moex-hub"), ["synth", "--shape", options.shape, options.model]);
+  const dense = ["--hub-dtype", "int8", "--expert-dtype", "bf16"];
+  const made = await run(join(build, "moex-hub"), ["synth", "--shape", options.shape, ...dense, options.model]);
   if (made.code !== 0) throw new Error(made.stderr);
   const from = "static/models/demo";
   const manifest = JSON.parse(readFileSync(join(options.model, "manifest.json"), "utf8"));
   const demo = JSON.parse(readFileSync(join(from, "manifest.json"), "utf8"));
   for (const name of ["tokenizer.json", "tokenizer_config.json"]) {
     cpSync(join(from, name), join(options.model, name));
-    manifest.files[name] = demo.files[name];
+    (manifest.files ??= {})[name] = demo.files[name];
   }
   writeFileSync(join(options.model, "manifest.json"), JSON.stringify(manifest));
 }
@@ -99,7 +101,11 @@ await page.evaluate(() => {
         first_ms ||= one.at - began;
         text += one.text;
       }
-      if (one.ended) return { placed, first_ms, total_ms: one.at - began, text, ended: one.ended };
+      if (one.ended) {
+        const total_ms = one.at - began, { completion_tokens: count, tokens_per_s } = one.ended;
+        first_ms ||= total_ms - (tokens_per_s > 0 ? 1000 * (count - 1) / tokens_per_s : 0);
+        return { placed, first_ms, total_ms, text, ended: one.ended };
+      }
     }
     const response = await fetch("v1/chat/completions", {
       method: "POST", headers: { "Content-Type": "application/json" },
@@ -123,6 +129,7 @@ await page.evaluate(() => {
       }
     }
     const total_ms = performance.now() - began;
+    first_ms ||= total_ms - 1000 * (timings.predicted_n - 1) / timings.predicted_per_second;
     return { placed, first_ms, total_ms, text, timings, ended: usage };
   };
 });
@@ -147,7 +154,9 @@ async function answer(way, content, max_tokens, rows) {
     hub: hub_speed, place: way, rows,
   };
   const one = await page.evaluate(([asked, wished]) => globalThis.answer(asked, wished), [body, wish]);
-  if (one.timings?.prompt_n >= 16) hub_speed.prompt_tokens_per_s = one.timings.prompt_per_second;
+  if (one.timings?.prompt_n >= 16) {
+    hub_speed.prompt_tokens_per_s = Math.max(one.timings.prompt_per_second, hub_speed.prompt_tokens_per_s * 0.9);
+  }
   if (one.timings?.predicted_n >= 16) hub_speed.answer_tokens_per_s = one.timings.predicted_per_second;
   return one;
 }
