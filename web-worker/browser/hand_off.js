@@ -221,8 +221,9 @@ export class HandOff {
   // Learns from the end of an answer that this device computed.
   ended({ prompt_tokens, cached_tokens, completion_tokens, prompt_tokens_per_s, tokens_per_s }) {
     const { here } = this.measured;
+    // A short prompt is read at a lower rate, because each answer has a fixed cost.
     if (prompt_tokens - cached_tokens >= measured_tokens_min && prompt_tokens_per_s > 0) {
-      here.prompt_tokens_per_s = prompt_tokens_per_s;
+      here.prompt_tokens_per_s = Math.max(prompt_tokens_per_s, here.prompt_tokens_per_s * 0.9);
     }
     if (completion_tokens >= measured_tokens_min && tokens_per_s > 0) here.answer_tokens_per_s = tokens_per_s;
   }

@@ -19,7 +19,10 @@ export class Places {
   learn({ timings, usage }, place) {
     if (usage?.completion_tokens > 0) this.answer_tokens = usage.completion_tokens;
     if (!timings || place !== "hub") return;
-    if (timings.prompt_n >= measured_tokens_min) this.hub.prompt_tokens_per_s = timings.prompt_per_second ?? 0;
+    // A short prompt is read at a lower rate, because each answer has a fixed cost.
+    if (timings.prompt_n >= measured_tokens_min) {
+      this.hub.prompt_tokens_per_s = Math.max(timings.prompt_per_second ?? 0, this.hub.prompt_tokens_per_s * 0.9);
+    }
     if (timings.predicted_n >= measured_tokens_min) this.hub.answer_tokens_per_s = timings.predicted_per_second ?? 0;
   }
 
