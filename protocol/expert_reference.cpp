@@ -112,6 +112,19 @@ void quantize_row(const float* row, std::uint32_t row_size, std::uint32_t group_
     }
 }
 
+void write_biases(Bytes& blob, const ExpertBlobLayout& layout, const ExpertWeights& weights) {
+    MOEX_CHECK(weights.gate_bias.size() == weights.shape.moe_intermediate_size &&
+                   weights.up_bias.size() == weights.gate_bias.size() &&
+                   weights.down_bias.size() == weights.shape.hidden_size,
+               text("biases of ", weights.gate_bias.size(), ", ", weights.up_bias.size(), " and ",
+                    weights.down_bias.size(), " values"));
+    auto* const gate_up = reinterpret_cast<float*>(blob.data() + layout.gate_up_bias.offset_bytes);
+    std::copy(weights.gate_bias.begin(), weights.gate_bias.end(), gate_up);
+    std::copy(weights.up_bias.begin(), weights.up_bias.end(), gate_up + weights.gate_bias.size());
+    std::copy(weights.down_bias.begin(), weights.down_bias.end(),
+              reinterpret_cast<float*>(blob.data() + layout.down_bias.offset_bytes));
+}
+
 }  // namespace
 
 ExpertWeights dequantize_expert(const ExpertBlobView& blob) {
@@ -188,6 +201,7 @@ Bytes quantize_expert_int4(const ExpertWeights& weights) {
         quantize_row(weights.down.data() + std::size_t{row} * inner, inner, group,
                      words(layout.down_codes) + std::size_t{row} * (inner / 8),
                      words(layout.down_scale_zero) + std::size_t{row} * (inner / group));
+    if (shape.has_bias) write_biases(blob, layout, weights);
     return blob;
 }
 

@@ -43,11 +43,15 @@ enum class ExpertDtype : std::uint8_t { int4, bf16, f32 };
 const char* expert_dtype_name(ExpertDtype dtype);
 Result<ExpertDtype> parse_expert_dtype(std::string_view name);
 
+// The forms of experts that workers compute (see ExpertShape).
+enum class ExpertForm : std::uint8_t { plain, clamped };
+
 // The size and form of one expert's feed-forward network. A plain expert is
 //   y = down · (silu(gate · x) * (up · x))
-// and workers compute no other. With biases and a clamp it is
+// A clamped expert has biases and a clamp:
 //   g = min(gate · x + gate_bias, clamp), u = clamp(up · x + up_bias, -clamp, clamp)
 //   y = down · (g * sigmoid(1.702 g) * (u + 1)) + down_bias
+// No model has experts with only one of the two parts.
 struct ExpertShape {
     std::uint32_t hidden_size = 0;            // H: size of x and y, a multiple of 32
     std::uint32_t moe_intermediate_size = 0;  // I: rows of gate and up, a multiple of 32
@@ -57,6 +61,7 @@ struct ExpertShape {
     float clamp = 0;  // 0: silu(gate · x) * (up · x)
 
     bool is_plain() const { return !has_bias && clamp == 0; }
+    bool is_clamped() const { return has_bias && clamp > 0; }
     bool operator==(const ExpertShape&) const = default;
 };
 

@@ -83,6 +83,22 @@ TEST(ExpertReferenceTest, ErrorOfEqualAndOfZero) {
                      0.2);
 }
 
+TEST(QuantizeTest, BiasesKeepTheirBits) {
+    ExpertWeights weights = random_expert({64, 96, 32, true, 7.0f}, 3);
+    for (std::size_t i = 0; i < 96; ++i) {
+        weights.gate_bias.push_back(0.1f + static_cast<float>(i));
+        weights.up_bias.push_back(-0.1f - static_cast<float>(i));
+    }
+    for (std::size_t i = 0; i < 64; ++i) weights.down_bias.push_back(0.3f * static_cast<float>(i));
+    const Bytes blob = quantize_expert_int4(weights);
+    const auto view = view_expert_blob(blob, weights.shape, ExpertDtype::int4);
+    ASSERT_TRUE(view.ok());
+    const ExpertWeights back = dequantize_expert(*view);
+    EXPECT_EQ(back.gate_bias, weights.gate_bias);
+    EXPECT_EQ(back.up_bias, weights.up_bias);
+    EXPECT_EQ(back.down_bias, weights.down_bias);
+}
+
 TEST(QuantizeTest, EveryGroupSizeStaysWithinHalfAStep) {
     for (const ExpertShape shape :
          {ExpertShape{384, 256, 128}, ExpertShape{128, 192, 64}, ExpertShape{96, 160, 32}}) {
