@@ -103,6 +103,8 @@ struct GroupDispatch {
     bool x_int8 = false;               // x is sent as int8; y still has shape.dtype
 };
 inline constexpr const char* x_int8_cap = "x_int8";  // in HELLO: worker accepts x as int8
+// In HELLO: the worker also computes clamped experts (ExpertShape in protocol/tensor_format.h).
+inline constexpr const char* clamped_cap = "clamped";
 inline Dtype x_dtype_of(const GroupShape& shape, bool x_int8) {
     return x_int8 ? Dtype::int8 : shape.dtype;
 }

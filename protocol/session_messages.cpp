@@ -207,6 +207,18 @@ Status read_capabilities(Hello& out, const Json& json) {
     return read_text(out.worker_key, json, "worker_key", text_bytes_max);
 }
 
+// Reads the field "clamp_bits" of clamped experts, which have biases too. Without the field the
+// experts are plain.
+Status read_clamp(ExpertShape& shape, const Json& model) {
+    if (find_member(model, "clamp_bits") == nullptr) return {};
+    constexpr std::uint32_t least = 1, largest = 0x7f7fffff;  // positive finite numbers
+    std::uint32_t bits = 0;
+    MOEX_TRY(read_integer_as(bits, model, "clamp_bits", least, largest));
+    shape.has_bias = true;
+    shape.clamp = __builtin_bit_cast(float, bits);
+    return {};
+}
+
 bool is_row_dtype(Dtype dtype) { return dtype != Dtype::int4; }
 
 }  // namespace
@@ -296,6 +308,8 @@ Bytes encode_welcome(const Welcome& message) {
                      {"moe_intermediate_size", message.expert_shape.moe_intermediate_size},
                      {"group_size", message.expert_shape.group_size},
                      {"expert_blob_bytes", message.expert_blob_bytes}};
+    if (message.expert_shape.is_clamped())
+        json["model"]["clamp_bits"] = __builtin_bit_cast(std::uint32_t, message.expert_shape.clamp);
 
     json["limits"] = {{"num_tokens_max", message.limits.num_tokens_max},
                       {"num_pairs_max", message.limits.num_pairs_max}};
@@ -346,6 +360,8 @@ Result<Welcome> decode_welcome(ByteView frame) {
         return Error{ErrorCode::bad_field,
                      text("\"group_size\" ", shape.group_size, " does not fit ", shape.hidden_size,
                           " and ", shape.moe_intermediate_size)};
+
+    MOEX_TRY(read_clamp(shape, *model));
 
     const std::uint64_t blob_bytes = expert_blob_layout(shape).size_bytes;
     MOEX_TRY(read_integer_as(message.expert_blob_bytes, *model, "expert_blob_bytes", blob_bytes,

@@ -91,8 +91,10 @@ void one_control(FrameType type, const Bytes& frame) {
             break;
         case FrameType::heartbeat: (void)decode_capabilities(frame); break;
         case FrameType::welcome:
-            if (const auto message = decode_welcome(frame); message.ok())
-                require(decode_welcome(encode_welcome(*message)).ok());
+            if (const auto message = decode_welcome(frame); message.ok()) {
+                const auto again = decode_welcome(encode_welcome(*message));
+                require(again.ok() && again->expert_shape == message->expert_shape);
+            }
             break;
         case FrameType::assign:
             if (const auto message = decode_assign(frame, limits()); message.ok())

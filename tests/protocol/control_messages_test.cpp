@@ -207,6 +207,36 @@ TEST(WelcomeTest, ComesBack) {
     EXPECT_TRUE(decode_welcome(encode_welcome(of_an_older_hub))->nonce.empty());
 }
 
+// gpt-oss's experts: the clamp keeps all its bits, and a blob has biases.
+TEST(WelcomeTest, ClampedExpertsComeBack) {
+    Welcome sent = sample_welcome();
+    sent.expert_shape.has_bias = true;
+    for (const float clamp : {7.0f, 0.1f, 1e-45f, 3.4028235e38f}) {
+        sent.expert_shape.clamp = clamp;
+        sent.expert_blob_bytes = expert_blob_layout(sent.expert_shape).size_bytes;
+        EXPECT_EQ(sent.expert_blob_bytes, 156'672u + 2048 + 1536);
+        const auto got = decode_welcome(encode_welcome(sent));
+        ASSERT_TRUE(got.ok()) << got.error().message;
+        EXPECT_EQ(got->expert_shape, sent.expert_shape);
+    }
+
+    const Bytes frame = encode_welcome(sent);
+    const auto with = [&](Json value) {
+        return verdict(decode_welcome(changed(
+            frame, FrameType::welcome, [&](Json& json) { json["model"]["clamp_bits"] = value; })));
+    };
+    EXPECT_EQ(with(0), "bad_field");
+    EXPECT_EQ(with(0x7f800000u), "bad_field");  // infinity
+    EXPECT_EQ(with(0xbf800000u), "bad_field");  // -1
+    EXPECT_EQ(with(7.0), "bad_field");          // a number with a fraction
+    EXPECT_EQ(with("7"), "bad_field");
+    // A worker that does not know the field finds a blob of another size.
+    EXPECT_EQ(
+        verdict(decode_welcome(changed(frame, FrameType::welcome,
+                                       [](Json& json) { json["model"].erase("clamp_bits"); }))),
+        "bad_field");
+}
+
 TEST(WelcomeTest, BadWelcomesAreRefused) {
     const Bytes frame = encode_welcome(sample_welcome());
     expect_truncations_refused(frame, [](ByteView bytes) { return decode_welcome(bytes); });
