@@ -28,8 +28,9 @@ class Compute {
 
     // `handler` is called at most once, when the contents of the GPU's memory are lost.
     virtual void on_lost(std::function<void(gpu::Loss)> handler) = 0;
-    // Computes the known answers (known_answers.h). `done` gets the largest normalised RMS error.
-    virtual void self_test(std::function<void(Result<double>)> done) = 0;
+    // Computes the known answers of experts of this form (known_answers.h). `done` gets the largest
+    // normalised RMS error.
+    virtual void self_test(ExpertForm form, std::function<void(Result<double>)> done) = 0;
 
     // The most bytes of weights that any store on this hardware holds.
     virtual std::uint64_t weights_bytes_max() const = 0;

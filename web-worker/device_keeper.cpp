@@ -11,6 +11,13 @@ namespace {
 // The largest error of a good device: sums in f32 have errors below 1e-6. A device with larger
 // errors computes wrongly; it is not just imprecise.
 constexpr double self_test_nrmse_max = 1e-5;
+Error wrong_results(double nrmse) {
+    return {
+        ErrorCode::unsupported,
+        text("This GPU computes wrong results (error ", nrmse, ", at most ", self_test_nrmse_max,
+             " is allowed). A driver update may mend that; until then it does not serve.")};
+}
+
 constexpr std::uint32_t faults_max = 6;
 constexpr double fault_forgotten_ms = 60000;  // time of service
 constexpr double reopen_ms_min = 500, reopen_ms_max = 30000;
@@ -64,23 +71,29 @@ void DeviceKeeper::give_up(std::string reason) {
 }
 
 void DeviceKeeper::test() {
-    compute_->self_test([this, at = generation_, life = life_.watch()](Result<double> nrmse) {
+    test_form(ExpertForm::plain, [this](Status tested) {
+        if (tested.ok()) return measure();
+        if (tested.error().code == ErrorCode::device_lost)
+            return lost(gpu::loss_of(tested.error()));
+        give_up(tested.error().message);
+    });
+}
+
+void DeviceKeeper::test_form(ExpertForm form, std::function<void(Status)> done) {
+    compute_->self_test(form, [this, done = std::move(done), at = generation_,
+                               life = life_.watch()](Result<double> nrmse) {
         if (!life.alive() || closed_ || at != generation_ || reopening_) return;
 
-        if (!nrmse.ok() && nrmse.error().code == ErrorCode::device_lost)
-            return lost(gpu::loss_of(nrmse.error()));
+        if (!nrmse.ok() && nrmse.error().code == ErrorCode::device_lost) return done(nrmse.error());
         if (!nrmse.ok())
-            return give_up(text("This GPU cannot run the expert kernels: ", nrmse.error().message));
+            return done(
+                Error{ErrorCode::unsupported,
+                      text("This GPU cannot run the expert kernels: ", nrmse.error().message)});
 
         ++report_.status.self_test_rounds;
         report_.status.self_test_nrmse = *nrmse;
-        if (!(*nrmse <= self_test_nrmse_max))
-            return give_up(
-                text("This GPU computes wrong results (error ", *nrmse, ", at most ",
-                     self_test_nrmse_max,
-                     " is allowed). A driver update may mend that; until then it does not serve."));
-
-        measure();
+        if (!(*nrmse <= self_test_nrmse_max)) return done(wrong_results(*nrmse));
+        done({});
     });
 }
 

@@ -44,6 +44,11 @@ class DeviceKeeper {
     void reopen_smaller(const std::string& reason, std::uint64_t budget_bytes);
     void close();  // no event is called after close()
 
+    // Computes the known answers of experts of this form on a device that is ready. `done` gets
+    // device_lost, or an error for people if the device cannot compute this form; it is not called
+    // if the device is closed or opened again before.
+    void test_form(ExpertForm form, std::function<void(Status)> done);
+
     Compute* compute() const { return compute_.get(); }
     bool ready() const { return tested_ && !reopening_; }
 

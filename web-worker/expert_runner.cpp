@@ -51,7 +51,7 @@ gpu::Command dispatch(gpu::PipelineId pipeline, gpu::BindGroupId group, std::uin
     command.workgroups = {x, y, 1};
     return command;
 }
-// Returns the values for the overrides of int4.wgsl.
+// Returns the values for the overrides of int4.wgsl and, for clamped experts, of clamped.wgsl.
 std::vector<gpu::KernelConstant> constants_of(const ExpertShape& shape,
                                               const ExpertBlobLayout& layout) {
     const auto word = [](const BlobSection& section) {
@@ -59,12 +59,19 @@ std::vector<gpu::KernelConstant> constants_of(const ExpertShape& shape,
     };
     std::uint32_t chunks_per_group_log2 = 0;
     while ((32u << chunks_per_group_log2) < shape.group_size) ++chunks_per_group_log2;
-    return {{"hidden_size", shape.hidden_size},
-            {"moe_intermediate_size", shape.moe_intermediate_size},
-            {"chunks_per_group_log2", chunks_per_group_log2},
-            {"gate_up_scale_zero_word", word(layout.gate_up_scale_zero)},
-            {"down_codes_word", word(layout.down_codes)},
-            {"down_scale_zero_word", word(layout.down_scale_zero)}};
+    std::vector<gpu::KernelConstant> constants = {
+        {"hidden_size", shape.hidden_size},
+        {"moe_intermediate_size", shape.moe_intermediate_size},
+        {"chunks_per_group_log2", chunks_per_group_log2},
+        {"gate_up_scale_zero_word", word(layout.gate_up_scale_zero)},
+        {"down_codes_word", word(layout.down_codes)},
+        {"down_scale_zero_word", word(layout.down_scale_zero)}};
+    if (shape.is_clamped())
+        constants.insert(constants.end(),
+                         {{"gate_up_bias_word", word(layout.gate_up_bias)},
+                          {"down_bias_word", word(layout.down_bias)},
+                          {"limit_bits", __builtin_bit_cast(std::uint32_t, shape.clamp)}});
+    return constants;
 }
 
 gpu::Command copy(gpu::BufferId source, gpu::BufferId target, std::uint64_t size_bytes) {
@@ -83,7 +90,10 @@ ExpertRunner::ExpertRunner(gpu::Device& device, ExpertStore& store, RunnerOption
       store_(store),
       options_(fit(options, std::numeric_limits<std::uint64_t>::max(), device.adapter())),
       layout_(expert_blob_layout(options.shape)),
-      sizes_(sizes_of(options_)) {}
+      sizes_(sizes_of(options_)) {
+    MOEX_CHECK(options_.shape.is_plain() || options_.shape.is_clamped(),
+               "experts with biases and no clamp, or the reverse");
+}
 
 ExpertRunner::Kernel ExpertRunner::gate_up_kernel(std::uint32_t family) const {
     return static_cast<Kernel>((by_threads() ? group_gate_up_serial_1 : group_gate_up_row) +
@@ -91,6 +101,12 @@ ExpertRunner::Kernel ExpertRunner::gate_up_kernel(std::uint32_t family) const {
 }
 ExpertRunner::Kernel ExpertRunner::down_kernel(std::uint32_t family) const {
     return static_cast<Kernel>((by_threads() ? group_down_serial_1 : group_down_1) + family);
+}
+// Kernels that read no weights are the same for clamped experts.
+std::string ExpertRunner::name_of(Kernel kernel) const {
+    const bool is_clamped = options_.shape.is_clamped() && kernel != unpack_rows &&
+                            kernel != pack_rows;
+    return text(kernel_names[kernel], is_clamped ? "_clamped" : "");
 }
 bool ExpertRunner::uses(Kernel kernel) const {
     if (kernel >= group_gate_up_row && kernel <= group_down_row) return !by_threads();
@@ -150,13 +166,13 @@ void ExpertRunner::create_next(int kernel, std::function<void(Status)> done) {
         return;
     }
     device_.create_pipeline(
-        kernel_names[kernel], constants_of(options_.shape, layout_),
+        name_of(static_cast<Kernel>(kernel)), constants_of(options_.shape, layout_),
         [this, kernel, done = std::move(done),
          life = life_.watch()](Result<gpu::PipelineId> made) mutable {
             if (!life.alive()) return;
             if (!made.ok()) {
-                done(Error{made.error().code,
-                           text("kernel ", kernel_names[kernel], ": ", made.error().message)});
+                done(Error{made.error().code, text("kernel ", name_of(static_cast<Kernel>(kernel)),
+                                                   ": ", made.error().message)});
                 return;
             }
             pipelines_[kernel] = *made;

@@ -89,7 +89,8 @@ class ExpertRunner : public GroupRunner {
     // Computes known answers: a seeded expert with f32 rows on both paths (groups, single calls),
     // compared with expert_reference in double. `done` gets the larger normalised RMS error. Uses a
     // store and a runner of its own on `device`.
-    static void self_test(gpu::Device& device, std::function<void(Result<double>)> done);
+    static void self_test(gpu::Device& device, ExpertForm form,
+                          std::function<void(Result<double>)> done);
 
   private:
     struct Sizes {  // bytes of each buffer of a lane, and of each buffer for single calls
@@ -143,6 +144,7 @@ class ExpertRunner : public GroupRunner {
     Kernel gate_up_kernel(std::uint32_t family) const;
     Kernel down_kernel(std::uint32_t family) const;
     bool uses(Kernel kernel) const;
+    std::string name_of(Kernel kernel) const;
 
     Status make_lanes();
     Status make_lane(Lane& lane);

@@ -24,8 +24,8 @@ class GpuCompute : public Compute {
     void on_lost(std::function<void(gpu::Loss)> handler) override {
         device_->on_lost(std::move(handler));
     }
-    void self_test(std::function<void(Result<double>)> done) override {
-        ExpertRunner::self_test(*device_, std::move(done));
+    void self_test(ExpertForm form, std::function<void(Result<double>)> done) override {
+        ExpertRunner::self_test(*device_, form, std::move(done));
     }
 
     std::uint64_t weights_bytes_max() const override {

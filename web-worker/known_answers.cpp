@@ -19,17 +19,25 @@ class Sequence {
 
 }  // namespace
 
-KnownAnswers::KnownAnswers() {
+KnownAnswers::KnownAnswers(ExpertForm form) {
+    if (form == ExpertForm::clamped) {
+        shape.has_bias = true;
+        shape.clamp = 0.4f;  // about a quarter of the values reach it
+    }
     Sequence sequence;
     ExpertWeights weights{.shape = shape};
-    for (auto* matrix : {&weights.gate, &weights.up, &weights.down}) {
-        matrix->resize(std::size_t{hidden} * inner);
-        for (float& value : *matrix) value = 0.1f * sequence.next();
+    const auto fill = [&](std::vector<float>& values, std::size_t size, float largest) {
+        values.resize(size);
+        for (float& value : values) value = largest * sequence.next();
+    };
+    for (auto* matrix : {&weights.gate, &weights.up, &weights.down})
+        fill(*matrix, std::size_t{hidden} * inner, 0.1f);
+    fill(x, std::size_t{num_tokens} * hidden, 1.0f);
+    if (shape.has_bias) {
+        for (auto* bias : {&weights.gate_bias, &weights.up_bias}) fill(*bias, inner, 0.3f);
+        fill(weights.down_bias, hidden, 0.3f);
     }
-
     blob = quantize_expert_int4(weights);
-    x.resize(std::size_t{num_tokens} * hidden);
-    for (float& value : x) value = sequence.next();
 
     const auto view = view_expert_blob(blob, shape, ExpertDtype::int4);
     MOEX_CHECK(view.ok(), "the self-test's blob");

@@ -1,5 +1,5 @@
-// The known answers that decide whether a GPU or processor may serve: a small seeded expert, five
-// rows, and the expected outputs in double.
+// The known answers that decide whether a GPU or processor may serve: a small seeded expert of
+// either form, five rows, and the expected outputs in double.
 #pragma once
 
 #include <vector>
@@ -15,7 +15,7 @@ struct KnownAnswers {
     std::vector<float> x;          // [num_tokens, hidden]
     std::vector<double> expected;  // [num_tokens, hidden], for a gate of 1
 
-    KnownAnswers();
+    explicit KnownAnswers(ExpertForm form);
 };
 
 }  // namespace moex

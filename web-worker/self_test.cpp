@@ -14,8 +14,9 @@ struct SelfTest : std::enable_shared_from_this<SelfTest>, KnownAnswers {
     ExpertRunner runner;
     double worst = 0;
 
-    SelfTest(gpu::Device& on, std::function<void(Result<double>)> then)
-        : device(on),
+    SelfTest(gpu::Device& on, ExpertForm form, std::function<void(Result<double>)> then)
+        : KnownAnswers(form),
+          device(on),
           done(std::move(then)),
           store(on, expert_blob_layout(shape).size_bytes, expert_blob_layout(shape).size_bytes),
           runner(on, store, options()) {}
@@ -90,8 +91,9 @@ struct SelfTest : std::enable_shared_from_this<SelfTest>, KnownAnswers {
 
 }  // namespace
 
-void ExpertRunner::self_test(gpu::Device& device, std::function<void(Result<double>)> done) {
-    std::make_shared<SelfTest>(device, std::move(done))->start();
+void ExpertRunner::self_test(gpu::Device& device, ExpertForm form,
+                             std::function<void(Result<double>)> done) {
+    std::make_shared<SelfTest>(device, form, std::move(done))->start();
 }
 
 }  // namespace moex

@@ -73,6 +73,7 @@ struct Model {
     // on it.
     SlotCounters slots_before;
     SlotFigures slots_sent;
+    LifeGuard life;
 
     bool hub_takes(const char* cap) const {
         return std::count(welcome.caps.begin(), welcome.caps.end(), cap) > 0;
@@ -214,7 +215,7 @@ struct WorkerCore::State {
 
         Hello hello{.token = options.token,
                     .dtypes = {Dtype::f16, Dtype::bf16, Dtype::int8, Dtype::f32},
-                    .caps = {"group", held_cap, x_int8_cap},
+                    .caps = {"group", held_cap, x_int8_cap, clamped_cap},
                     .kernel_version = compute.kernel_version(),
                     .nickname = options.nickname,
                     .client = options.client,
@@ -275,6 +276,26 @@ struct WorkerCore::State {
              .lost = [this](const gpu::Loss& loss) { lost(loss); }});
     }
 
+    // The device was tested with plain experts when it was opened. If this model has clamped ones,
+    // their known answers are computed before the first call.
+    void test_clamped() {
+        if (!model->welcome.expert_shape.is_clamped()) return runner_ready();
+        keeper.test_form(ExpertForm::clamped, [this, life = model->life.watch()](Status tested) {
+            if (!life.alive()) return;
+            if (tested.ok()) return runner_ready();
+            if (tested.error().code == ErrorCode::device_lost)
+                return lost(gpu::loss_of(tested.error()));
+            fail(tested.error().message);
+        });
+    }
+
+    void runner_ready() {
+        model->runner_ready = true;
+        model->calls.open();
+        model->loader.runner_ready();
+        settle();
+    }
+
     void on_welcome(Welcome welcome) {
         const WorkerArithmetic arithmetic = arithmetic_of(welcome, *keeper.compute());
         if (!keeper.compute()->computes(arithmetic))
@@ -310,10 +331,7 @@ struct WorkerCore::State {
                 if (!made.ok())
                     return fail(
                         text("This GPU cannot run the expert kernels: ", made.error().message));
-                model->runner_ready = true;
-                model->calls.open();
-                model->loader.runner_ready();
-                settle();
+                test_clamped();
             });
         }
         model->loader.report_tiers(model->hub_takes(tiers_cap));

@@ -1,5 +1,6 @@
 // The third kernel of the published micro-benchmark (bench/kernel_bench), unoptimised: y = intermediate · downᵀ for one
 // expert, one thread per output. The caller applies the gates.
+// `clamped`: the product has a bias.
 //   @binding(0) intermediate  read        f32 [num_tokens, moe_intermediate_size]
 //   @binding(1) words         read        u32: an arena of expert blobs
 //   @binding(2) y             read_write  f32 [num_tokens, hidden_size]
@@ -7,6 +8,9 @@
 // Dispatch (ceil(hidden_size / 64), num_tokens, 1).
 // This kernel is the GPU reference for group_down.wgsl.
 // CPU reference: expert_down() in protocol/expert_reference.h, normalised RMS error <= 1e-6.
+//@ for i in 0..clamped
+//@ include clamped.wgsl
+//@ end
 struct ExpertParams {
   blob_word: u32, num_tokens: u32, hidden_size: u32, moe_intermediate_size: u32, group_size: u32,
   gate_up_scale_zero_word: u32, down_codes_word: u32, down_scale_zero_word: u32
@@ -41,5 +45,8 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     sum += scale_zero.x * group_sum;
   }
 
+//@ for i in 0..clamped
+  sum += bitcast<f32>(words[params.blob_word + down_bias_word + id.x]);
+//@ end
   y[id.y * params.hidden_size + id.x] = sum;
 }

@@ -1,5 +1,6 @@
 // The first kernel of the published micro-benchmark (bench/kernel_bench), unoptimised: gate_up = x · [gate; up]ᵀ for
 // one expert, one thread per output.
+// `clamped`: the products have biases.
 //   @binding(0) x        read        f32 [num_tokens, hidden_size]
 //   @binding(1) words    read        u32: an arena of expert blobs
 //   @binding(2) gate_up  read_write  f32 [num_tokens, 2 * moe_intermediate_size], gate then up
@@ -7,6 +8,9 @@
 // Dispatch (ceil(2 * moe_intermediate_size / 64), num_tokens, 1).
 // This kernel is the GPU reference for group_gate_up.wgsl.
 // CPU reference: expert_gate_up() in protocol/expert_reference.h, normalised RMS error <= 1e-6.
+//@ for i in 0..clamped
+//@ include clamped.wgsl
+//@ end
 struct ExpertParams {
   blob_word: u32, num_tokens: u32, hidden_size: u32, moe_intermediate_size: u32, group_size: u32,
   gate_up_scale_zero_word: u32, down_codes_word: u32, down_scale_zero_word: u32
@@ -43,5 +47,8 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     sum += scale_zero.x * group_sum;
   }
 
+//@ for i in 0..clamped
+  sum += bitcast<f32>(words[params.blob_word + gate_up_bias_word + id.x]);
+//@ end
   gate_up[id.y * outputs + id.x] = sum;
 }

@@ -6,6 +6,7 @@
 //   @binding(3) intermediate  read        f32 [num_pairs, moe_intermediate_size], rows transposed
 //   @binding(4) y_pairs       read_write  f32 [num_pairs, hidden_size]
 //   @binding(5) place         uniform     GroupPlace, 16 bytes
+// `clamped`: the product has a bias.
 // A tile has up to ${rows} rows of the same expert. 8 lanes share four outputs of a tile, each lane takes every 8th
 // chunk of 32 inputs. A row's sums do not depend on the number of rows.
 // Dispatch (hidden_size / 32, number of tiles, 1).
@@ -13,6 +14,9 @@
 //@ host_checked
 //@ include round_header.wgsl
 //@ include int4.wgsl
+//@ for i in 0..clamped
+//@ include clamped.wgsl
+//@ end
 //@ include down_bindings.wgsl
 const outputs_per_group: u32 = 32u;
 const tile_rows: u32 = ${rows}u;
@@ -52,6 +56,9 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     var sum = lane_sums[first_lane];
 //@ for i in 1..8
     sum += lane_sums[first_lane + ${i}u];
+//@ end
+//@ for i in 0..clamped
+    sum += bitcast<f32>(words[blob + down_bias_word + group.x * outputs_per_group + local_output]);
 //@ end
     // Words of a pair: row of x, gate as f32 bits.
     let gate = bitcast<f32>(upload[pairs + 2u * (first_pair + row) + 1u]);

@@ -6,6 +6,7 @@
 //   @binding(2) words         read        u32: the same arena, for scales and zeros
 //   @binding(3) intermediate  read        f32 [num_pairs, moe_intermediate_size], rows transposed
 //   @binding(4) y_wire        read_write  u32: f16, bf16 or f32 rows; int8 needs a row's peak: group_down and pack_rows
+// `clamped`: the product has a bias.
 // A workgroup computes 8 outputs of one answer, from eight of its pairs at a time: 8 lanes share four outputs of a
 // pair, each lane takes every 8th chunk of 32 inputs.
 // The sums and their order are those of group_down.wgsl and pack_rows.wgsl.
@@ -14,6 +15,9 @@
 //@ host_checked
 //@ include round_header.wgsl
 //@ include int4.wgsl
+//@ for i in 0..clamped
+//@ include clamped.wgsl
+//@ end
 //@ include wire_rows.wgsl
 const outputs_per_group: u32 = 8u;
 
@@ -80,6 +84,10 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
       var sum = lane_sums[first_lane];
 //@ for i in 1..8
       sum += lane_sums[first_lane + ${i}u];
+//@ end
+//@ for i in 0..clamped
+      let blob = upload[list + (first + (thread >> 3u)) * 4u];
+      sum += bitcast<f32>(words[blob + down_bias_word + first_output + (thread & 7u)]);
 //@ end
       pair_sums[thread] = bitcast<f32>(upload[list + (first + (thread >> 3u)) * 4u + 2u]) * sum;
     }

@@ -6,6 +6,9 @@
 //@ host_checked
 //@ include round_header.wgsl
 //@ include int4.wgsl
+//@ for i in 0..clamped
+//@ include clamped.wgsl
+//@ end
 //@ include down_bindings.wgsl
 const outputs_per_group: u32 = 32u;
 const tile_rows: u32 = ${rows}u;
@@ -41,12 +44,22 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //@ end
   }
 
+//@ for i in 0..clamped
+//@ for w in 0..4
+  let bias_${w} = bitcast<f32>(words[blob + down_bias_word + output + ${w}u]);
+//@ end
+//@ end
 //@ for r in 0..rows
   if (${r}u < num_pairs) {
     let gate = bitcast<f32>(upload[pairs + 2u * (first_pair + ${r}u) + 1u]);
     let row = (first_pair + ${r}u) * hidden_size + output;
 //@ for w in 0..4
+//@ for i in 0..plain
     y_pairs[row + ${w}u] = gate * answer_${r}_${w};
+//@ end
+//@ for i in 0..clamped
+    y_pairs[row + ${w}u] = gate * (answer_${r}_${w} + bias_${w});
+//@ end
 //@ end
   }
 //@ end

@@ -6,6 +6,7 @@
 //   @binding(3) x             read        f32 [num_tokens, hidden_size], rows transposed (unpack_rows.wgsl)
 //   @binding(4) intermediate  read_write  f32 [num_pairs, moe_intermediate_size], rows transposed
 //   @binding(5) place         uniform     arena, list of tiles: GroupPlace in web-worker/gpu/round_layout.h, 16 bytes
+// `clamped`: both products have biases, and the values are those of clamped_swiglu() in clamped.wgsl.
 // A tile has up to ${rows} rows of the same expert. 16 lanes share two outputs (four rows of weights) of a tile, each
 // lane takes every 16th chunk of 32 inputs. A row's sums do not depend on the number of rows.
 // Dispatch (moe_intermediate_size / 16, number of tiles, 1).
@@ -13,6 +14,9 @@
 //@ host_checked
 //@ include round_header.wgsl
 //@ include int4.wgsl
+//@ for i in 0..clamped
+//@ include clamped.wgsl
+//@ end
 //@ include gate_up_bindings.wgsl
 const outputs_per_group: u32 = 16u;
 const tile_rows: u32 = ${rows}u;
@@ -67,6 +71,13 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 
   if (row < num_pairs && row < tile_rows) {
     let stored = transposed(group.x * outputs_per_group + local_output, moe_intermediate_size);
+//@ for i in 0..plain
     intermediate[(first_pair + row) * moe_intermediate_size + stored] = silu_times(gate, up);
+//@ end
+//@ for i in 0..clamped
+    let bias = blob + gate_up_bias_word + group.x * outputs_per_group + local_output;
+    intermediate[(first_pair + row) * moe_intermediate_size + stored] =
+      clamped_swiglu(gate + bitcast<f32>(words[bias]), up + bitcast<f32>(words[bias + moe_intermediate_size]));
+//@ end
   }
 }

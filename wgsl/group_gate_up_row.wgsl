@@ -5,6 +5,7 @@
 //   @binding(2) words         read        u32: the same arena, for scales and zeros (2×f16 a word: scale, zero)
 //   @binding(3) intermediate  read_write  f32 [num_pairs, moe_intermediate_size], rows transposed
 //   @binding(4) place         uniform     arena, list of tiles: GroupPlace in web-worker/gpu/round_layout.h, 16 bytes
+// `clamped`: both products have biases, and the values are those of clamped_swiglu() in clamped.wgsl.
 // x is read in wire form. A workgroup loads it into workgroup memory, 32 chunks at a time, while the reads of the first
 // weights are in flight. 16 lanes share two outputs (four rows of weights), each lane takes every 16th chunk.
 // The sums and their order are those of group_gate_up.wgsl: a batched answer is bit-equal to a single one.
@@ -13,6 +14,9 @@
 //@ host_checked
 //@ include round_header.wgsl
 //@ include int4.wgsl
+//@ for i in 0..clamped
+//@ include clamped.wgsl
+//@ end
 //@ include wire_rows.wgsl
 const outputs_per_group: u32 = 16u;
 const slab_chunks: u32 = 32u;
@@ -95,6 +99,13 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     up += lane_sums[first_lane + 272u + ${i}u];
 //@ end
     let stored = transposed(group.x * outputs_per_group + thread, moe_intermediate_size);
+//@ for i in 0..plain
     intermediate[pair * moe_intermediate_size + stored] = silu_times(gate, up);
+//@ end
+//@ for i in 0..clamped
+    let bias = blob + gate_up_bias_word + group.x * outputs_per_group + thread;
+    intermediate[pair * moe_intermediate_size + stored] =
+      clamped_swiglu(gate + bitcast<f32>(words[bias]), up + bitcast<f32>(words[bias + moe_intermediate_size]));
+//@ end
   }
 }

@@ -6,6 +6,9 @@
 //@ host_checked
 //@ include round_header.wgsl
 //@ include int4.wgsl
+//@ for i in 0..clamped
+//@ include clamped.wgsl
+//@ end
 //@ include gate_up_bindings.wgsl
 const outputs_per_group: u32 = 32u;
 const tile_rows: u32 = ${rows}u;
@@ -41,11 +44,26 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //@ end
   }
 
+//@ for i in 0..clamped
+  let bias = blob + gate_up_bias_word + output;
+//@ for w in 0..2
+  let gate_bias_${w} = bitcast<f32>(words[bias + ${w}u]);
+  let up_bias_${w} = bitcast<f32>(words[bias + moe_intermediate_size + ${w}u]);
+//@ end
+//@ end
 //@ for r in 0..rows
   if (${r}u < num_pairs) {
     let row = (first_pair + ${r}u) * moe_intermediate_size;
+//@ for i in 0..plain
     intermediate[row + transposed(output, moe_intermediate_size)] = silu_times(answer_${r}_0, answer_${r}_2);
     intermediate[row + transposed(output + 1u, moe_intermediate_size)] = silu_times(answer_${r}_1, answer_${r}_3);
+//@ end
+//@ for i in 0..clamped
+    intermediate[row + transposed(output, moe_intermediate_size)] =
+      clamped_swiglu(answer_${r}_0 + gate_bias_0, answer_${r}_2 + up_bias_0);
+    intermediate[row + transposed(output + 1u, moe_intermediate_size)] =
+      clamped_swiglu(answer_${r}_1 + gate_bias_1, answer_${r}_3 + up_bias_1);
+//@ end
   }
 //@ end
 }

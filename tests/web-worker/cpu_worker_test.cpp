@@ -20,12 +20,17 @@ struct Asked {
     GroupDispatch group;
 };
 
-class CpuWorkerTest : public testing::TestWithParam<WorkerArithmetic> {
+using Form = std::tuple<WorkerArithmetic, ExpertForm>;
+
+class CpuWorkerTest : public testing::TestWithParam<Form> {
   protected:
     CpuWorkerTest()
-        : package_(test::tiny_package()),
+        : package_(std::get<ExpertForm>(GetParam()) == ExpertForm::plain ? test::tiny_package()
+                                                                         : clamped_package()),
           config_(package_->config()),
-          compute_(platform_, {.arithmetic = GetParam(), .threads = 2}) {
+          compute_(platform_, {.arithmetic = arithmetic(), .threads = 2}) {
+        EXPECT_EQ(package_->expert_shape().is_plain(),
+                  std::get<ExpertForm>(GetParam()) == ExpertForm::plain);
         welcome_.limits = {.hidden_size = config_.hidden_size,
                            .num_layers = config_.num_layers,
                            .num_experts = config_.num_experts,
@@ -36,6 +41,21 @@ class CpuWorkerTest : public testing::TestWithParam<WorkerArithmetic> {
         parts_ = compute_.make(welcome_, config_.num_experts * welcome_.expert_blob_bytes, 8 << 20);
         for (std::uint16_t expert = 0; expert < config_.num_experts; ++expert)
             EXPECT_TRUE(parts_.store->put({2, expert}, *package_->blob(2, expert)).ok());
+    }
+
+    static WorkerArithmetic arithmetic() { return std::get<WorkerArithmetic>(GetParam()); }
+
+    // About half of the values reach this clamp.
+    static std::shared_ptr<const ModelPackage> clamped_package() {
+        ModelConfig config = test::tiny_config();
+        for (LayerPlan& plan : config.layers) {
+            if (!plan.is_routed) continue;
+            plan.activation = Activation::clamped_swiglu;
+            plan.activation_limit = 0.1;
+            plan.has_expert_bias = true;
+        }
+        static const std::shared_ptr<const ModelPackage> package = test::synth(config, "clamped");
+        return package;
     }
 
     Asked ask(std::uint32_t num_tokens, Dtype dtype, bool unsummed) const {
@@ -98,7 +118,7 @@ class CpuWorkerTest : public testing::TestWithParam<WorkerArithmetic> {
     std::vector<float> local(const Asked& asked, std::span<const float> x, bool deterministic) {
         LocalExperts experts(package_, test::compute_threads(),
                              {.deterministic = deterministic, .wire_dtype = Dtype::f16},
-                             deterministic || GetParam() == WorkerArithmetic::exact
+                             deterministic || arithmetic() == WorkerArithmetic::exact
                                  ? Arithmetic::exact
                                  : Arithmetic::int8);
         std::vector<float> y(x.size());
@@ -129,8 +149,15 @@ class CpuWorkerTest : public testing::TestWithParam<WorkerArithmetic> {
 };
 
 INSTANTIATE_TEST_SUITE_P(BothArithmetics, CpuWorkerTest,
-                         testing::Values(WorkerArithmetic::exact, WorkerArithmetic::int8),
-                         [](const auto& info) { return worker_arithmetic_name(info.param); });
+                         testing::Combine(testing::Values(WorkerArithmetic::exact,
+                                                          WorkerArithmetic::int8),
+                                          testing::Values(ExpertForm::plain, ExpertForm::clamped)),
+                         [](const auto& info) {
+                             const ExpertForm form = std::get<ExpertForm>(info.param);
+                             const auto arithmetic = std::get<WorkerArithmetic>(info.param);
+                             return text(worker_arithmetic_name(arithmetic),
+                                         form == ExpertForm::plain ? "" : "_clamped");
+                         });
 
 TEST_P(CpuWorkerTest, AnAnswerHasTheBitsOfTheHubsLocalBackend) {
     for (const std::uint32_t num_tokens : {1u, 2u, 7u, 64u}) {
@@ -158,7 +185,7 @@ TEST_P(CpuWorkerTest, OnTheWireOnlyRowsAreRounded) {
 // A hub with --deterministic adds the workers' answers to a sum with the same bits as its local
 // backend.
 TEST_P(CpuWorkerTest, UnsummedAnswersAddUpToADeterministicLocalBackend) {
-    if (GetParam() == WorkerArithmetic::int8)
+    if (arithmetic() == WorkerArithmetic::int8)
         GTEST_SKIP() << "SKIPPED: a deterministic hub asks for exact answers";
     const Asked asked = ask(9, Dtype::f16, true);
     const auto answers = run(asked.group);
@@ -202,11 +229,13 @@ TEST_P(CpuWorkerTest, GroupsThatItCannotTakeAreRefused) {
     EXPECT_EQ(run(asked.group).error().code, ErrorCode::unknown_expert);
 
     asked = ask(4, Dtype::f16, false);
-    // The dtype f16 can represent x, but not the answers of these experts.
+    // The dtype f16 can represent x, but not the answers of plain experts. A clamp bounds answers.
     for (float& value : asked.group.x) value *= 30000.0f;
     for (float& value : asked.group.x) value = std::clamp(value, -65000.0f, 65000.0f);
     for (half& gate : asked.group.gates) gate = float_to_half(60000.0f);
-    EXPECT_EQ(run(asked.group).error().code, ErrorCode::non_finite);
+    const auto large = run(asked.group);
+    EXPECT_EQ(large.ok(), !package_->expert_shape().is_plain());
+    if (!large.ok()) EXPECT_EQ(large.error().code, ErrorCode::non_finite);
 
     parts_.runner->refit(welcome_, 20'000, nullptr);
     const std::uint32_t pairs_max = parts_.runner->pairs_max(1);
@@ -272,6 +301,23 @@ TEST(CpuWorkerCoreTest, WorkerReportsItsArithmeticAndAnswers) {
         ASSERT_TRUE(result.ok()) << result.error().message;
         EXPECT_LE(error_of(result->y, group), arithmetic == WorkerArithmetic::exact ? 1e-6 : 2e-2);
         EXPECT_LE(stage.status().self_test_nrmse, 1e-6);
+        EXPECT_EQ(hello->caps.back(), clamped_cap);
+    }
+}
+
+TEST(CpuWorkerCoreTest, WorkerComputesClampedExpertsInBothArithmetics) {
+    for (const auto arithmetic : {WorkerArithmetic::exact, WorkerArithmetic::int8}) {
+        Stage stage(64u << 20, on_the_processor(arithmetic));
+        stage.shape = clamped_shape;
+        stage.serve({1, 4});
+        const GroupDispatch group = group_of(11, 4);
+        stage.give(encode_group_dispatch(group, false));
+        const auto result = decode_group_result(stage.next(FrameType::group_result), stage.limits);
+        ASSERT_TRUE(result.ok()) << result.error().message;
+        EXPECT_LE(error_of(result->y, group, clamped_shape),
+                  arithmetic == WorkerArithmetic::exact ? 1e-6 : 2e-2);
+        EXPECT_GT(error_of(result->y, group, stage_shape), 0.1);
+        EXPECT_EQ(stage.status().self_test_rounds, 2u);
     }
 }
 

@@ -48,7 +48,8 @@ bool expert_agrees(const ExpertShape& shape, std::uint32_t num_rows, ThreadPool&
     bool agrees = true;
     for (std::uint32_t slot = 0; slot < num_rows; ++slot) {
         plain::compute_expert(twin, expert.packed.gate_up, expert.packed.down,
-                              std::span(x).subspan(row_of_slot[slot] * hidden, hidden));
+                              std::span(x).subspan(row_of_slot[slot] * hidden, hidden),
+                              expert.packed.extras);
         agrees = agrees && same_bits(twin, std::span(y).subspan(slot * hidden, hidden));
     }
     return agrees;
@@ -73,6 +74,12 @@ FormulaExpert::FormulaExpert(const ExpertShape& shape, std::uint32_t seed) {
                 float_to_half(7.0f + 0.01f * static_cast<float>(random / 100 % 100)));
             std::memcpy(blob.data() + scales.offset_bytes + at, &word, 4);
         }
+    for (const BlobSection& biases : {layout.gate_up_bias, layout.down_bias})
+        for (std::uint64_t at = 0; at < biases.size_bytes; at += 4) {
+            const float bias = static_cast<float>(static_cast<std::int32_t>(sequence.next())) *
+                               0x1p-32f;
+            std::memcpy(blob.data() + biases.offset_bytes + at, &bias, 4);
+        }
 
     PackedMatrix up{.dtype = PackedDtype::int4,
                     .num_out = 2 * shape.moe_intermediate_size,
@@ -84,15 +91,18 @@ FormulaExpert::FormulaExpert(const ExpertShape& shape, std::uint32_t seed) {
                       .group_size = shape.group_size};
     const auto view = view_expert_blob(blob, shape, ExpertDtype::int4);
     MOEX_CHECK(view.ok(), "a blob of a formula");
-    exact = {0, 0, matrix(view->gate_up_codes, view->gate_up_scale_zero, up),
-             matrix(view->down_codes, view->down_scale_zero, down)};
+    exact = {0,
+             0,
+             matrix(view->gate_up_codes, view->gate_up_scale_zero, up),
+             matrix(view->down_codes, view->down_scale_zero, down),
+             {view->gate_up_bias, view->down_bias, shape.clamp}};
 
     panels = AlignedBuffer(up.size_bytes() + down.size_bytes());
     up.data = panels.data();
     down.data = panels.data() + up.size_bytes();
     pack_int4(panels.data(), up, exact.gate_up, 0, up.num_panels());
     pack_int4(panels.data() + up.size_bytes(), down, exact.down, 0, down.num_panels());
-    packed = {0, 0, up, down};
+    packed = {0, 0, up, down, exact.extras};
 }
 
 std::vector<float> formula_rows(std::uint32_t num_rows, std::uint32_t row_size,
@@ -107,13 +117,14 @@ std::vector<float> formula_rows(std::uint32_t num_rows, std::uint32_t row_size,
 std::string integer_disagreements() {
     ThreadPool one_thread(1);
     std::string found;
-    for (const ExpertShape& shape : {ExpertShape{32, 32, 32}, ExpertShape{96, 64, 32},
-                                     ExpertShape{192, 64, 64}, ExpertShape{384, 256, 128}})
+    for (const ExpertShape& shape :
+         {ExpertShape{32, 32, 32}, ExpertShape{96, 64, 32}, ExpertShape{192, 64, 64},
+          ExpertShape{384, 256, 128}, ExpertShape{96, 64, 32, true, 0.4f}})
         for (const std::uint32_t num_rows : {1u, 2u, 3u, 4u, 5u, 7u, 8u, 13u, 16u, 33u})
             if (!expert_agrees(shape, num_rows, one_thread))
                 found += text(integer_path().name, ": ", shape.hidden_size, " x ",
                               shape.moe_intermediate_size, ", groups of ", shape.group_size, ", ",
-                              num_rows, " rows\n");
+                              num_rows, " rows", shape.is_clamped() ? ", clamped\n" : "\n");
 
     const auto x = formula_rows(1, 128, 9);
     std::int8_t fast[128], twin[128];

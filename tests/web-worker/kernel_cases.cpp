@@ -27,6 +27,15 @@ Bytes random_blob(const ExpertShape& shape, std::uint64_t seed) {
         matrix->resize(std::size_t{shape.hidden_size} * shape.moe_intermediate_size);
         for (float& value : *matrix) value = 0.05f * sequence.next();
     }
+    if (shape.has_bias) {
+        const auto fill = [&](std::vector<float>& bias, std::uint32_t size) {
+            bias.resize(size);
+            for (float& value : bias) value = 0.5f * sequence.next();
+        };
+        fill(weights.gate_bias, shape.moe_intermediate_size);
+        fill(weights.up_bias, shape.moe_intermediate_size);
+        fill(weights.down_bias, shape.hidden_size);
+    }
     return quantize_expert_int4(weights);
 }
 
@@ -289,8 +298,8 @@ double kernel_tolerance(const KernelCase& one) {
 
 std::string kernel_case_name(const KernelCase& one) {
     return text(one.shape_name, ' ', one.shape.hidden_size, 'x', one.shape.moe_intermediate_size,
-                " g", one.shape.group_size, " M=", one.num_tokens, ' ', dtype_name(one.dtype),
-                one.x_int8 ? " of int8" : "",
+                " g", one.shape.group_size, one.shape.is_clamped() ? " clamped" : "",
+                " M=", one.num_tokens, ' ', dtype_name(one.dtype), one.x_int8 ? " of int8" : "",
                 one.bits        ? " bits"
                 : one.published ? " published"
                 : one.unsummed  ? " group unsummed"
@@ -327,6 +336,10 @@ std::vector<KernelCase> kernel_cases(bool wide) {
     add("odd", {352, 224, 32}, all_sizes, true);
     add("demo", {384, 256, 64}, {1, 5}, true);
     add("demo", {384, 256, 32}, {1, 5}, true);
+    // With this clamp, about a fifth of the values reach it.
+    add("odd", {96, 160, 32, true, 0.7f}, {1, 4, 8, 9, 33}, true);
+    add("demo", {384, 256, 128, true, 0.7f}, {1, 5, 17}, true);
+    if (wide) add("gpt-oss", {2880, 2880, 64, true, 7.0f}, {1, 8}, false);
     add("qwen", {2048, 768, 128}, {1, 8, 64}, wide);
     add("paper", {4096, 2048, 128}, {1, 8}, wide);
     if (wide)
@@ -340,9 +353,11 @@ std::vector<KernelCase> kernel_cases(bool wide) {
     // Cases of bits: shapes with one or two chunks of a row per lane, shapes in which some lanes
     // have no chunk, and the shape of a served model.
     for (const std::uint32_t rows : {1u, 2u, 5u, 8u, 9u, 21u})
-        cases.push_back({"odd", {96, 160, 32}, rows, Dtype::f32, false, false, true});
+        for (const ExpertShape shape : {ExpertShape{96, 160, 32}, {96, 160, 32, true, 0.7f}})
+            cases.push_back({"odd", shape, rows, Dtype::f32, false, false, true});
     cases.push_back({"odd", {352, 224, 32}, 21, Dtype::f16, false, false, true});
     cases.push_back({"odd", {352, 224, 32}, 11, Dtype::bf16, false, false, true});
+    cases.push_back({"odd", {352, 224, 32, true, 0.7f}, 21, Dtype::f16, false, false, true});
     cases.push_back({"qwen", {2048, 768, 128}, 9, Dtype::f16, false, false, true});
     cases.push_back({.shape_name = "odd",
                      .shape = {352, 224, 32},

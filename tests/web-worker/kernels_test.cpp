@@ -207,9 +207,12 @@ TEST_F(KernelsTest, RowsInWireFormAreThoseOfTheTwin) {
 }
 
 TEST_F(KernelsTest, SelfTestPasses) {
-    const auto error = wait<double>([&](auto done) { ExpertRunner::self_test(*device, done); });
-    ASSERT_TRUE(error.ok()) << error.error().message;
-    EXPECT_LE(*error, 1e-6);
+    for (const ExpertForm form : {ExpertForm::plain, ExpertForm::clamped}) {
+        const auto error = wait<double>(
+            [&](auto done) { ExpertRunner::self_test(*device, form, done); });
+        ASSERT_TRUE(error.ok()) << error.error().message;
+        EXPECT_LE(*error, 1e-6);
+    }
 }
 
 // Makes a group of rows of 384 values; all of `experts` compute each row.

@@ -8,12 +8,18 @@
 namespace moex {
 namespace {
 
-ExpertWeights weights_of(std::uint16_t expert) {
-    ExpertWeights weights{.shape = stage_shape};
-    for (auto* matrix : {&weights.gate, &weights.up, &weights.down})
-        for (std::uint32_t i = 0; i < 96 * 64; ++i)
-            matrix->push_back(0.004f * static_cast<float>(
-                                           static_cast<int>((i + 31 * expert) * 7919 % 201) - 100));
+ExpertWeights weights_of(std::uint16_t expert, const ExpertShape& shape) {
+    ExpertWeights weights{.shape = shape};
+    const auto fill = [&](std::vector<float>& values, std::uint32_t size, float step) {
+        for (std::uint32_t i = 0; i < size; ++i)
+            values.push_back(
+                step * static_cast<float>(static_cast<int>((i + 31 * expert) * 7919 % 201) - 100));
+    };
+    for (auto* matrix : {&weights.gate, &weights.up, &weights.down}) fill(*matrix, 96 * 64, 0.004f);
+    if (!shape.has_bias) return weights;
+    fill(weights.gate_bias, 64, 0.003f);
+    fill(weights.up_bias, 64, 0.005f);
+    fill(weights.down_bias, 96, 0.02f);
     return weights;
 }
 
@@ -54,12 +60,12 @@ GroupDispatch group_of(std::uint32_t sequence_id, std::uint16_t expert) {
     return group;
 }
 
-double error_of(const std::vector<float>& y, const GroupDispatch& group) {
+double error_of(const std::vector<float>& y, const GroupDispatch& group, const ExpertShape& shape) {
     const Bytes blob = quantize_expert_int4(
-        weights_of(static_cast<std::uint16_t>(group.experts[0].expert % 8)));
+        weights_of(static_cast<std::uint16_t>(group.experts[0].expert % 8), shape));
     std::vector<double> expected(group.x.size());
     expert_reference(std::span<double>(expected),
-                     dequantize_expert(*view_expert_blob(blob, stage_shape, ExpertDtype::int4)),
+                     dequantize_expert(*view_expert_blob(blob, shape, ExpertDtype::int4)),
                      std::vector<double>(group.x.begin(), group.x.end()));
     for (std::size_t i = 0; i < expected.size(); ++i)
         expected[i] *= half_to_float(group.gates[i / 96]);
@@ -141,15 +147,15 @@ void Stage::close(std::uint16_t code, std::string_view reason) {
 }
 
 namespace {
-Bytes blob_named(const Sha256& hash) {
+Bytes blob_named(const Sha256& hash, const ExpertShape& shape) {
     return quantize_expert_int4(
-        weights_of(static_cast<std::uint16_t>(std::to_integer<int>(hash[0]) - 1)));
+        weights_of(static_cast<std::uint16_t>(std::to_integer<int>(hash[0]) - 1), shape));
 }
 }  // namespace
 
 HeldBlob Stage::find_blob(const Sha256& hash) {
     if (!remembers) return {};
-    memory.keep(hash, blob_named(hash));
+    memory.keep(hash, blob_named(hash, shape));
     return memory.find(hash);
 }
 
@@ -162,7 +168,7 @@ void Stage::fetch_blob(const Sha256& hash, std::uint64_t size_bytes, bool,
         if (at != generation) return;
         if (fetches <= fetches_failing) return done(Error{ErrorCode::io_error, "HTTP 503"});
         progress(size_bytes, true);
-        done(blob_named(hash));
+        done(blob_named(hash, shape));
     };
     if (hold_fetches)
         held_fetches.push_back(std::move(arrive));
@@ -280,9 +286,9 @@ Bytes Stage::welcome_frame() const {
                            .model_name = "m",
                            .package_sha256 = std::string(64, 'a'),
                            .limits = limits,
-                           .expert_shape = stage_shape,
+                           .expert_shape = shape,
                            .top_k = 2,
-                           .expert_blob_bytes = stage_blob_bytes,
+                           .expert_blob_bytes = expert_blob_layout(shape).size_bytes,
                            .dtype = Dtype::f32,  // as in group_of()
                            .caps = hub_caps,
                            .arithmetic = hub_asks,
@@ -309,7 +315,7 @@ void Stage::expect_answer(std::uint32_t sequence_id, std::uint16_t expert) {
     const auto result = decode_group_result(next(FrameType::group_result), limits);
     ASSERT_TRUE(result.ok()) << result.error().message;
     EXPECT_EQ(result->sequence_id, sequence_id);
-    EXPECT_LE(error_of(result->y, group), 1e-6) << "expert " << expert;
+    EXPECT_LE(error_of(result->y, group, shape), 1e-6) << "expert " << expert;
 }
 
 double Stage::lose_device(const std::string& reason) {

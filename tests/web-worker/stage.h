@@ -23,6 +23,8 @@ namespace moex {
 // A small model: the experts are computed by a formula, and a blob has about 11 kB.
 inline constexpr ExpertShape stage_shape{96, 64, 32};
 inline const std::uint64_t stage_blob_bytes = expert_blob_layout(stage_shape).size_bytes;
+// The same experts with biases and a clamp, which about a third of the values reach.
+inline constexpr ExpertShape clamped_shape{96, 64, 32, true, 0.25f};
 inline const WireLimits stage_limits{.hidden_size = 96,
                                      .num_layers = 1,
                                      .num_experts = 8,
@@ -43,7 +45,8 @@ std::vector<std::uint16_t> first_experts(std::uint64_t count);  // 0, 1, ...
 // group_of() makes a group of two f32 rows for one expert. The other function computes the error of
 // its answer against the reference in double.
 GroupDispatch group_of(std::uint32_t sequence_id, std::uint16_t expert);
-double error_of(const std::vector<float>& y, const GroupDispatch& group);
+double error_of(const std::vector<float>& y, const GroupDispatch& group,
+                const ExpertShape& shape = stage_shape);
 
 // The real device until break_down(): then it is lost, as a browser's device is when its GPU
 // process crashes. It has `memory_bytes` of memory. Like WebGPU, it first returns a buffer that
@@ -130,6 +133,7 @@ class Stage : public Platform {
 
     // ---- The following members describe the scripted hub and the connection to it.
     WireLimits limits = stage_limits;
+    ExpertShape shape = stage_shape;  // or clamped_shape
     std::vector<std::string> hub_caps{"budget"};
     std::optional<WorkerArithmetic> hub_asks;
     std::string hub_nonce;

@@ -4,11 +4,22 @@
 namespace moex {
 namespace {
 
-TEST(WorkerCoreTest, ServesWhatItWasAssigned) {
+class ServingTest : public testing::TestWithParam<ExpertForm> {};
+INSTANTIATE_TEST_SUITE_P(BothForms, ServingTest,
+                         testing::Values(ExpertForm::plain, ExpertForm::clamped),
+                         [](const auto& info) {
+                             return info.param == ExpertForm::plain ? "Plain" : "Clamped";
+                         });
+
+// The known answers of clamped experts are computed once a model has such experts.
+TEST_P(ServingTest, WorkerServesWhatItWasAssigned) {
+    const bool is_clamped = GetParam() == ExpertForm::clamped;
     Stage stage;
+    if (is_clamped) stage.shape = clamped_shape;
     stage.serve({1, 4});
     stage.expect_answer(11, 4);
     EXPECT_EQ(stage.status().adapter.backend, "vulkan");
+    EXPECT_EQ(stage.status().self_test_rounds, is_clamped ? 2u : 1u);
     EXPECT_LE(stage.status().self_test_nrmse, 1e-6);
 
     // The call of the published protocol: f16 rows for one expert, computed by the three plain
@@ -26,7 +37,7 @@ TEST(WorkerCoreTest, ServesWhatItWasAssigned) {
     ASSERT_TRUE(single.ok()) << single.error().message;
     GroupDispatch same = group;
     same.x = call.x;
-    EXPECT_LE(error_of(single->y, same), 5e-4);
+    EXPECT_LE(error_of(single->y, same, stage.shape), 5e-4);
 
     stage.give(encode_heartbeat(99));
     EXPECT_EQ(decode_frame_header(stage.next(FrameType::heartbeat))->sequence_id, 99u);

@@ -27,7 +27,7 @@ Status answer(std::vector<float>& y, const KnownAnswers& known, const CpuStore& 
         for (std::uint32_t row = 0; row < rows.size(); ++row) {
             const std::size_t first = std::size_t{row} * twin.size();
             plain::compute_expert(twin, expert.gate_up, expert.down,
-                                  std::span(known.x).subspan(first, twin.size()));
+                                  std::span(known.x).subspan(first, twin.size()), expert.extras);
             if (std::memcmp(twin.data(), y.data() + first, twin.size() * sizeof(float)) != 0)
                 return Error{ErrorCode::internal, "integer kernels do not give the bits they must"};
         }
@@ -38,8 +38,8 @@ Status answer(std::vector<float>& y, const KnownAnswers& known, const CpuStore& 
     return {};
 }
 
-Result<double> test_arithmetic(WorkerArithmetic arithmetic, ThreadPool& threads) {
-    const KnownAnswers known;
+Result<double> test_arithmetic(WorkerArithmetic arithmetic, ExpertForm form, ThreadPool& threads) {
+    const KnownAnswers known(form);
     CpuStore store(known.shape, arithmetic, known.blob.size());
     MOEX_TRY(store.put({0, 0}, known.blob));
     std::vector<float> y;
@@ -65,11 +65,11 @@ CpuCompute::CpuCompute(Platform& platform, const WorkerOptions& options)
     adapter_.max_buffer_bytes = adapter_.max_binding_bytes = memory_bytes_max;
 }
 
-void CpuCompute::self_test(std::function<void(Result<double>)> done) {
-    platform_.set_timer(0, [this, life = life_.watch(), done = std::move(done)] {
+void CpuCompute::self_test(ExpertForm form, std::function<void(Result<double>)> done) {
+    platform_.set_timer(0, [this, form, life = life_.watch(), done = std::move(done)] {
         if (!life.alive()) return;
-        Result<double> tested = test_arithmetic(WorkerArithmetic::int8, threads_);
-        if (tested.ok()) tested = test_arithmetic(WorkerArithmetic::exact, threads_);
+        Result<double> tested = test_arithmetic(WorkerArithmetic::int8, form, threads_);
+        if (tested.ok()) tested = test_arithmetic(WorkerArithmetic::exact, form, threads_);
         done(std::move(tested));
     });
 }

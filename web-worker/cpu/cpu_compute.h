@@ -20,7 +20,7 @@ class CpuCompute : public Compute {
     void on_lost(std::function<void(gpu::Loss)>) override {}  // a processor is never lost
     // Computes a small expert in both arithmetics. The int8 answers must have the bits of a
     // reference in plain loops; the exact answers are compared with a reference in double.
-    void self_test(std::function<void(Result<double>)> done) override;
+    void self_test(ExpertForm form, std::function<void(Result<double>)> done) override;
 
     std::uint64_t weights_bytes_max() const override { return adapter_.max_buffer_bytes; }
     Parts make(const Welcome& welcome, std::uint64_t weights_bytes,

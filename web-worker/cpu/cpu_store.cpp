@@ -23,6 +23,7 @@ CpuStore::CpuStore(const ExpertShape& shape, WorkerArithmetic arithmetic,
                    std::uint64_t budget_bytes)
     : shape_(shape),
       arithmetic_(arithmetic),
+      layout_(expert_blob_layout(shape)),
       up_{.dtype = PackedDtype::int4,
           .num_out = 2 * shape.moe_intermediate_size,
           .num_in = shape.hidden_size,
@@ -31,11 +32,12 @@ CpuStore::CpuStore(const ExpertShape& shape, WorkerArithmetic arithmetic,
             .num_out = shape.hidden_size,
             .num_in = shape.moe_intermediate_size,
             .group_size = shape.group_size},
-      slot_bytes_(expert_blob_layout(shape).size_bytes),
+      slot_bytes_(layout_.size_bytes),
       slots_per_arena_(
           static_cast<std::uint32_t>(std::max<std::uint64_t>(1, arena_bytes / slot_bytes_))) {
-    MOEX_CHECK(up_.size_bytes() + down_.size_bytes() <= slot_bytes_,
-               "panels take more room than a blob");
+    MOEX_CHECK(up_.size_bytes() + down_.size_bytes() <=
+                   (shape.has_bias ? layout_.gate_up_bias.offset_bytes : slot_bytes_),
+               "panels take more room than a blob's matrices");
     slots_max_ = slots_for(budget_bytes);
 }
 
@@ -121,6 +123,8 @@ Status CpuStore::put(Unit unit, ByteView blob) {
                   up_.num_panels());
         pack_int4(to + up_.size_bytes(), down_,
                   int4_matrix(view.down_codes, view.down_scale_zero, down_), 0, down_.num_panels());
+        for (const BlobSection& bias : {layout_.gate_up_bias, layout_.down_bias})
+            std::memcpy(to + bias.offset_bytes, blob.data() + bias.offset_bytes, bias.size_bytes);
     } else {
         std::memcpy(to, blob.data(), blob.size());
     }
@@ -144,18 +148,26 @@ Result<const std::byte*> CpuStore::find(Unit unit) const {
     return static_cast<const std::byte*>(at(found->second));
 }
 
+ExpertExtras CpuStore::extras_of(const std::byte* slot) const {
+    if (!shape_.has_bias) return {.clamp = shape_.clamp};
+    const auto floats = [slot](const BlobSection& section) {
+        return reinterpret_cast<const float*>(slot + section.offset_bytes);
+    };
+    return {floats(layout_.gate_up_bias), floats(layout_.down_bias), shape_.clamp};
+}
+
 Result<ExactExpert> CpuStore::exact(Unit unit, std::uint32_t first, std::uint32_t count) const {
     MOEX_ASSIGN(blob, find(unit));
     const ByteView bytes(blob, static_cast<std::size_t>(slot_bytes_));
     MOEX_ASSIGN(view, view_expert_blob(bytes, shape_, ExpertDtype::int4));
     return ExactExpert{first, count, int4_matrix(view.gate_up_codes, view.gate_up_scale_zero, up_),
-                       int4_matrix(view.down_codes, view.down_scale_zero, down_)};
+                       int4_matrix(view.down_codes, view.down_scale_zero, down_), extras_of(blob)};
 }
 
 // A slot contains the panels of the matrix `up`, then those of the matrix `down`.
 Result<PackedExpert> CpuStore::packed(Unit unit, std::uint32_t first, std::uint32_t count) const {
     MOEX_ASSIGN(panels, find(unit));
-    PackedExpert expert{first, count, up_, down_};
+    PackedExpert expert{first, count, up_, down_, extras_of(panels)};
     expert.gate_up.data = panels;
     expert.down.data = panels + up_.size_bytes();
     return expert;

@@ -1,7 +1,7 @@
 // Stores the experts that the processor computes, in memory, in the form that the store's
 // arithmetic needs. Exact arithmetic uses blobs as they are; int8 uses panels
-// (hub/engine/kernels/integer.h), which take as many bytes as the blob. The slots are in arenas,
-// which are allocated and freed with the budget.
+// (hub/engine/kernels/integer.h), which take as many bytes as the matrices of the blob. Biases have
+// the same place in both. The slots are in arenas, which are allocated and freed with the budget.
 #pragma once
 
 #include <map>
@@ -45,10 +45,12 @@ class CpuStore : public UnitStore {
     };
     std::byte* at(std::uint32_t slot) const;
     Result<const std::byte*> find(Unit unit) const;
+    ExpertExtras extras_of(const std::byte* slot) const;
     Status add_arena(std::uint32_t num_slots);
 
     ExpertShape shape_;
     WorkerArithmetic arithmetic_;
+    ExpertBlobLayout layout_;
     PackedMatrix up_, down_;
     std::uint64_t slot_bytes_;
     std::uint32_t slots_per_arena_;

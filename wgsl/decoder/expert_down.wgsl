@@ -22,7 +22,7 @@ override hidden_size: u32;
 override moe_intermediate_size: u32;
 override down_codes_word: u32;           // word offset in an expert's blob
 //@ for i in 0..clamped
-override down_bias_word: u32;
+//@ include ../clamped.wgsl
 //@ end
 //@ for i in 0..int4
 override chunks_per_group_log2: u32;

@@ -6,8 +6,7 @@
 //   @binding(3) intermediate  read_write  f32 [num_rows * top_k, moe_intermediate_size], rows transposed for INT4
 //   @binding(4) place         uniform     ArenaPlace in web-worker/decoder/step_rows.h, 16 bytes
 //   @binding(5) words         read        INT4 only: the same arena, for scales and zeros
-// `clamped`: both products have biases, and the result is g * sigmoid(1.702 g) * (u + 1) with g = min(gate, limit) and
-// u = clamp(up, -limit, limit).
+// `clamped`: both products have biases, and the values are those of clamped_swiglu() in clamped.wgsl.
 // A tile is skipped if its expert resides in another arena.
 // 16 lanes share ${half} outputs (${outputs} rows of weights), each lane takes every 16th chunk of ${inputs} inputs.
 // A row's sums do not depend on the other rows.
@@ -22,8 +21,7 @@ override hidden_size: u32;
 override moe_intermediate_size: u32;
 override top_k: u32;
 //@ for i in 0..clamped
-override limit_bits: u32;
-override gate_up_bias_word: u32;   // word offset in an expert's blob
+//@ include ../clamped.wgsl
 //@ end
 //@ for i in 0..int4
 override chunks_per_group_log2: u32;
@@ -131,11 +129,9 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     intermediate[pair_of(group.y, row) * moe_intermediate_size + stored] = silu_times(gate, up);
 //@ end
 //@ for i in 0..clamped
-    let limit = bitcast<f32>(limit_bits);
     let bias = blob + gate_up_bias_word + column;
-    let g = min(gate + blob_float(bias), limit);
-    let u = clamp(up + blob_float(bias + moe_intermediate_size), -limit, limit);
-    intermediate[pair_of(group.y, row) * moe_intermediate_size + stored] = g / (1.0 + exp(-1.702 * g)) * (u + 1.0);
+    intermediate[pair_of(group.y, row) * moe_intermediate_size + stored] =
+      clamped_swiglu(gate + blob_float(bias), up + blob_float(bias + moe_intermediate_size));
 //@ end
   }
 }

@@ -13,8 +13,11 @@ struct CacheStage : Stage {
                         std::vector<std::string> caps = {})
         : CacheStage(limit_bytes, num_held, wide_limits, policy, caps) {}
     CacheStage(std::uint64_t limit, std::uint16_t held, const WireLimits& wire,
-               EvictionPolicy policy, const std::vector<std::string>& caps = {})
-        : Stage(limit, {.keep_bytes = held * stage_blob_bytes, .eviction = policy}) {
+               EvictionPolicy policy, const std::vector<std::string>& caps = {},
+               const ExpertShape& expert_shape = stage_shape)
+        : Stage(limit, {.keep_bytes = held * expert_blob_layout(expert_shape).size_bytes,
+                        .eviction = policy}) {
+        shape = expert_shape;
         hub_caps.insert(hub_caps.end(), caps.begin(), caps.end());
         limits = wire;
         core->start();

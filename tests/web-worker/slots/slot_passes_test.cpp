@@ -15,12 +15,15 @@ constexpr WireLimits pass_limits{.hidden_size = 96,
 // A test stage with fewer slots than a group has experts, and with buffers for all rows of the
 // group.
 struct PassStage : CacheStage {
-    explicit PassStage(EvictionPolicy policy = EvictionPolicy::lru)
-        : CacheStage(1'780'000, 2 * num_wide, pass_limits, policy) {}
+    explicit PassStage(EvictionPolicy policy = EvictionPolicy::lru,
+                       const ExpertShape& expert_shape = stage_shape)
+        : CacheStage(1'780'000, 2 * num_wide, pass_limits, policy, {}, expert_shape) {}
 };
 struct RoomyStage : Stage {
-    explicit RoomyStage(WorkerOptions options = {}) : Stage(16'000'000, std::move(options)) {
+    explicit RoomyStage(WorkerOptions options = {}, const ExpertShape& expert_shape = stage_shape)
+        : Stage(16'000'000, std::move(options)) {
         limits = pass_limits;
+        shape = expert_shape;
         serve(first_experts(2 * num_wide));
     }
 };
@@ -70,6 +73,20 @@ TEST(SlotPassesTest, AGroupInPassesHasTheBitsOfOneWithout) {
                 }
             EXPECT_EQ(stage.status().errors, 0u);
         }
+}
+
+TEST(SlotPassesTest, ClampedExpertsInPassesHaveTheBitsOfOthers) {
+    RoomyStage roomy({}, clamped_shape);
+    PassStage stage(EvictionPolicy::lru, clamped_shape);
+    ASSERT_LT(stage.slots, num_wide);
+    for (const bool unsummed : {false, true}) {
+        const Bytes frame = encode_group_dispatch(wide_group(1 + unsummed, Dtype::f32, unsummed),
+                                                  false);
+        roomy.give(frame);
+        stage.give(frame);
+        EXPECT_EQ(stage.next(FrameType::group_result), roomy.next(FrameType::group_result));
+    }
+    EXPECT_GT(stage.status().slots.brought, 0u);
 }
 
 TEST(SlotPassesTest, AGroupInPassesHasTheBitsOfOneWithoutOnTheProcessor) {
