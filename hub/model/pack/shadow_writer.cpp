@@ -18,6 +18,11 @@ Result<ShadowRecord> record_of(const ModelPackage& package, const ShadowOptions&
     if (!config.has_experts())
         return Error{ErrorCode::unsupported,
                      text(package.name(), ": a dense model, no experts to make a shadow of")};
+    if (!package.expert_shape().is_plain())
+        return Error{ErrorCode::unsupported,
+                     text(package.name(),
+                          ": shadows of experts with biases and a clamped SwiGLU "
+                          "are not computed yet")};
     MOEX_ASSIGN(group_size, choose_group_size(config.hidden_size, config.moe_intermediate_size,
                                               std::min(options.group_size_max,
                                                        shadow_group_size_max(options.dtype))));
