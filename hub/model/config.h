@@ -61,8 +61,6 @@ struct ModelConfig {
     // Returns the shape of a routed expert, which is the same in all layers. `group_size` is that
     // of INT4 experts, else 0.
     ExpertShape expert_shape(std::uint32_t group_size) const;
-    // Returns true if every worker can compute the routed experts.
-    bool has_plain_experts() const { return expert_shape(0).is_plain(); }
     std::vector<std::uint8_t> layer_is_moe() const;  // [num_layers]; 1 for a routed layer
 };
 

@@ -204,6 +204,8 @@ Status check_computable(const LayerPlan& plan) {
     if (plan.activation == Activation::gelu) return refuse("FFNs with gelu");
     if (plan.activation != Activation::silu && (!plan.is_routed || plan.shared_size > 0))
         return refuse("a clamped SwiGLU in dense layers or shared experts");
+    if (plan.is_routed && plan.has_expert_bias != (plan.activation == Activation::clamped_swiglu))
+        return refuse("experts with biases but no clamped SwiGLU, or the reverse");
     return {};
 }
 

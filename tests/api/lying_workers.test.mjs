@@ -7,6 +7,7 @@ import { spawn } from 'node:child_process';
 import { test } from 'node:test';
 import { setTimeout } from 'node:timers/promises';
 
+import { gpt_oss, packFamily } from './family_package.mjs';
 import { cleanEnvironment, inFolder, modelFolder, postJson, runHub, startHub } from './hub_process.mjs';
 
 const worker_program = process.env.MOEX_LYING_WORKER ?? 'build/tests/support/lying_worker';
@@ -19,9 +20,9 @@ const max_tokens = 24;
 
 class Worker {
   // Starts a worker; `served` is false if the hub closes the connection before the worker serves.
-  static async start(hub, args, key) {
+  static async start(hub, args, key, model = modelFolder) {
     const worker = new Worker();
-    worker.child = spawn(worker_program, [hub.join, modelFolder, ...args, '--key', key],
+    worker.child = spawn(worker_program, [hub.join, model, ...args, '--key', key],
       { env: cleanEnvironment(), stdio: ['ignore', 'pipe', 'inherit'] });
     let printed = '';
     worker.closed = new Promise((resolve) => {
@@ -146,6 +147,40 @@ test('eleven ways to lie change no text, and each liar is out after three lies',
     console.log(`${tokens} tokens, ${calls.rows_checked} rows computed again, largest honest residual ` +
       `${calls.residual_max.toFixed(3)} of what is tolerated`);
     assert.ok(calls.residual_max < 1 / 3);
+  });
+});
+
+test('liars of experts with biases and a clamp are out after three lies', async () => {
+  await inFolder(async (folder) => {
+    const { model, golden } = await packFamily(folder, gpt_oss, (args) => runHub(args));
+    const ask = async (hub) => {
+      const response = await postJson(`${hub.url}/v1/completions`,
+        { prompt: golden.at(-1).ids, temperature: 0, max_tokens: 24, logprobs: 1 });
+      const body = await response.json();
+      assert.equal(response.status, 200, JSON.stringify(body));
+      return body.choices[0].logprobs.tokens;
+    };
+    const alone = await startHub(['--deterministic', '--backend', 'local'], {}, model);
+    const wanted = await ask(alone);
+    await alone.stop();
+
+    const hub = await startHub(judged_only, {}, model);
+    const workers = [];
+    try {
+      for (const key of ['honest-worker-1', 'honest-worker-2'])
+        workers.push(await Worker.start(hub, ['none'], key, model));
+      for (const [bans, kind] of ['x1.05', 'noise10', 'zero', 'other-expert', 'previous'].entries()) {
+        const liar = await Worker.start(hub, [kind], `liar-${kind}`, model);
+        while ((await statusOf(hub)).calls.bans === bans) assert.deepEqual(await ask(hub), wanted, kind);
+        assert.match(await liar.closed, /^1008 /);
+      }
+      const { calls, workers: left } = await statusOf(hub);
+      assert.ok(left.length === 2 && left.every(({ bad_answers }) => bad_answers === 0), JSON.stringify(left));
+      assert.ok(calls.local === 0 && calls.residual_max < 1 / 3, JSON.stringify(calls));
+    } finally {
+      for (const worker of workers) await worker.stop();
+      await hub.stop();
+    }
   });
 });
 

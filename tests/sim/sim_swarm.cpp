@@ -83,8 +83,8 @@ SimSwarm::SimSwarm(SimOptions given) : state_(std::make_unique<SimState>()) {
     swarm.gathered_bytes_min = given.gathered_bytes_min;
     swarm.model_name = "sim";
     swarm.package_sha256 = std::string(64, '0');
-    swarm.expert_shape = {
-        .hidden_size = given.hidden_size, .moe_intermediate_size = 32, .group_size = 32};
+    swarm.expert_shape.hidden_size = given.hidden_size;
+    swarm.expert_shape.moe_intermediate_size = swarm.expert_shape.group_size = 32;
     swarm.top_k = given.top_k;
     swarm.expert_blob_bytes = given.blob_bytes;
     swarm.layer_is_moe.assign(given.num_layers, 1);

@@ -311,16 +311,8 @@ EngineOptions HubProgram::engine_options() const {
 Status HubProgram::require_computers() const {
     const ModelPackage& package = *model_.package;
     const bool wants_workers = settings_.contributors.backend == ServeBackend::swarm;
-    if (wants_workers && !package.config().has_plain_experts()) {
-        if (!settings_.contributors.has_local_fallback)
-            return Error{ErrorCode::unsupported,
-                         text(package.name(),
-                              ": its experts have biases or a clamped SwiGLU, which workers do not "
-                              "compute yet; leave --local-fallback off out, so that this machine "
-                              "computes them")};
-        log_info(
-            "hub: workers do not compute this model's experts yet; this machine computes them");
-    }
+    if (wants_workers && package.config().expert_shape(0).is_clamped())
+        log_info("hub: experts have biases and a clamped SwiGLU; older workers are refused");
     const Status whole = package.require_all_blobs();
     if (whole.ok()) return {};
 

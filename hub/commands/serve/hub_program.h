@@ -89,12 +89,10 @@ class HubProgram {
     void on_changed_bytes(const Error& error);
     void log_ready() const;
     void print_links() const;
-    // Returns true if workers compute the experts. False for a dense model, which has no experts,
-    // and for experts of a form that workers do not compute yet.
+    // Returns true if workers compute the experts. False for a dense model, which has no experts.
     bool swarm_computes() const {
-        const ModelConfig& config = model_.package->config();
-        return settings_.contributors.backend == ServeBackend::swarm && config.has_experts() &&
-               config.has_plain_experts();
+        return settings_.contributors.backend == ServeBackend::swarm &&
+               model_.package->config().has_experts();
     }
     ExpertBackend& experts();
     Duration spin_max() const;

@@ -65,17 +65,18 @@ void SwarmSessions::on_first_frame(EventContext& context, Worker& worker, const 
 // Returns the reason why one more worker may not join; nullopt if it may. The check runs before
 // WELCOME, so that the placement does not change for a worker that is then refused. A worker that
 // returns while its old connection is still open is not counted as one more, because it replaces
-// that connection.
+// that connection. A published peer cannot announce that it computes clamped experts.
 std::optional<Error> SwarmSessions::no_place_for(const Worker& worker,
-                                                 const std::string& worker_key) {
+                                                 const std::string& worker_key,
+                                                 bool computes_clamped) {
     if (auto shut = swarm_.checks.closed(worker.connected_at, worker_key)) return shut;
     if (options_.limits.num_experts == 0)
         return Error{ErrorCode::unsupported,
                      "the model is dense and has no experts to hold: the hub computes it alone"};
-    if (!options_.expert_shape.is_plain())
+    if (options_.expert_shape.is_clamped() && !computes_clamped)
         return Error{ErrorCode::unsupported,
-                     "this model's experts have biases or a clamped SwiGLU, which workers do not "
-                     "compute yet: the hub computes them alone"};
+                     "this model's experts have biases and a clamped SwiGLU, which this version of "
+                     "the worker does not compute; reload the page, or update the program"};
 
     const Worker* ghost = worker_key.empty() ? nullptr : pool_.find_key(worker_key, worker.id);
     if (ghost == nullptr && pool_.num_welcomed() >= options_.workers_max)
@@ -126,7 +127,8 @@ void SwarmSessions::on_hello(EventContext& context, Worker& worker, ByteView fra
         return;
     }
 
-    if (const auto full = no_place_for(worker, hello->worker_key)) {
+    if (const auto full = no_place_for(worker, hello->worker_key,
+                                       names(hello->caps, clamped_cap))) {
         refuse(context, worker, *full, refusal_code(*full));
         return;
     }
@@ -199,7 +201,7 @@ void SwarmSessions::on_published_peer(EventContext& context, Worker& worker, Byt
         return;
     }
 
-    if (const auto full = no_place_for(worker, capabilities->worker_key)) {
+    if (const auto full = no_place_for(worker, capabilities->worker_key, false)) {
         refuse(context, worker, *full, refusal_code(*full));
         return;
     }

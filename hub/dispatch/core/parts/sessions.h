@@ -52,7 +52,8 @@ class SwarmSessions : public SwarmPart {
     bool draining() const { return draining_; }
 
   private:
-    std::optional<Error> no_place_for(const Worker& worker, const std::string& worker_key);
+    std::optional<Error> no_place_for(const Worker& worker, const std::string& worker_key,
+                                      bool computes_clamped);
     void on_hello(EventContext& context, Worker& worker, ByteView frame);
     void take_hello(Worker& worker, const Hello& hello);
     void on_published_peer(EventContext& context, Worker& worker, ByteView frame);

@@ -2,6 +2,7 @@
 // drain, and peers that know only the five published messages.
 #include <gtest/gtest.h>
 
+#include "protocol/json.h"
 #include "tests/sim/sim_swarm.h"
 
 namespace moex::sim {
@@ -220,6 +221,36 @@ TEST(SwarmSessionTest, ADenseModelHasNoPlaceForAWorker) {
     const WorkerId worker = swarm.join();
     swarm.run_for(1s);
     EXPECT_EQ(swarm.closed_with(worker), CloseCode::policy);
+}
+
+// gpt-oss's experts: a worker of an earlier version would compute them without biases and clamp.
+TEST(SwarmSessionTest, ClampedExpertsNeedAWorkerThatComputesThem) {
+    SimOptions options = no_workers();
+    options.swarm.expert_shape.has_bias = true;
+    options.swarm.expert_shape.clamp = 7;
+    SimSwarm swarm(options);
+
+    const WorkerId older = swarm.connect(false);
+    swarm.say(older, encode_hello(good_hello()));
+    EXPECT_EQ(swarm.closed_with(older), CloseCode::policy);
+    const auto refusal = decode_error(swarm.frames_to(older).front());
+    ASSERT_TRUE(refusal.ok());
+    EXPECT_EQ(refusal->code, "unsupported");
+    EXPECT_NE(refusal->found.find("biases and a clamped SwiGLU"), std::string::npos);
+    EXPECT_EQ(swarm.closed_with(swarm.join(Peer::published)), CloseCode::policy);
+    EXPECT_EQ(swarm.core().coverage().replicas_min, 0u);
+
+    Hello hello = good_hello();
+    hello.caps.push_back(clamped_cap);
+    const WorkerId able = swarm.connect(false);
+    swarm.say(able, encode_hello(hello));
+    EXPECT_FALSE(swarm.closed_with(able).has_value());
+    // The hub has asked the worker to compute this form, with the clamp's bits.
+    EXPECT_EQ(parse_json_object(as_text_view(ByteView(swarm.frames_to(able).front()).subspan(16)),
+                                65536, "WELCOME")
+                  ->at("model")
+                  .at("clamp_bits"),
+              0x40e00000u);
 }
 
 // Rows as int8 take half the bytes of f16. The judge computes with the rounded rows that the worker

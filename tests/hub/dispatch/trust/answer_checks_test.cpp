@@ -11,7 +11,10 @@
 #include "hub/dispatch/trust/answer_trust.h"
 #include "hub/dispatch/trust/judge_thread.h"
 #include "hub/engine/local_experts.h"
+#include "hub/model/pack/packer.h"
+#include "protocol/expert_reference.h"
 #include "protocol/half.h"
+#include "tests/hub/engine/engine_fixture.h"
 #include "tests/support/lies.h"
 #include "tests/support/repository.h"
 
@@ -180,6 +183,76 @@ AnswerSample identity_sample(std::uint64_t id, float answer) {
 TEST(AnswerJudge, JudgeReportsMissingWeightsAndNonNumbers) {
     EXPECT_EQ(judge_answer(identity_sample(1, 2), NoWeights()).verdict, Verdict::undecided);
     EXPECT_EQ(judge_answer(identity_sample(1, std::nanf("")), Identity()).verdict, Verdict::lie);
+}
+
+// gpt-oss's experts. A worker that leaves out a part of their form, as one of an earlier version
+// would, is found out in one row.
+class ClampedJudgeTest : public testing::TestWithParam<Dtype> {
+  protected:
+    static constexpr std::uint32_t hidden = 64, num_experts = 6;
+
+    ClampedJudgeTest() : folder_("clamped-judge"), threads_(2) {
+        const auto report = pack_checkpoint(repository() / "tests/golden/families/gpt-oss-mxfp4",
+                                            folder_.path() / "package", {}, threads_, {});
+        if (!report.ok()) throw std::runtime_error(report.error().message);
+        package_ = ModelPackage::open(folder_.path() / "package").value();
+    }
+
+    // Returns the verdict on each expert's answer to one row, if a worker computes with the weights
+    // as `change` leaves them; and the largest residual.
+    std::vector<Verdict> verdicts(const std::function<void(ExpertWeights&)>& change) {
+        const LocalExperts judge(package_, threads_, {});
+        std::mt19937_64 random(11);
+        std::normal_distribution<float> normal;
+        std::vector<Verdict> verdicts;
+        residual_ = 0;
+        for (std::uint16_t expert = 0; expert < num_experts; ++expert) {
+            AnswerSample sample{.layer = 1,
+                                .hidden_size = hidden,
+                                .dtype = GetParam(),
+                                .pairs = {{.expert = expert, .gate = 0.25f}}};
+            for (std::uint32_t i = 0; i < hidden; ++i) sample.x.push_back(normal(random));
+            ExpertWeights weights = dequantize_expert(view_expert_blob(*package_->blob(1, expert),
+                                                                       package_->expert_shape(),
+                                                                       ExpertDtype::int4)
+                                                          .value());
+            change(weights);
+            std::vector<float> x = sample.x, y(hidden);
+            round_rows(sample.dtype, x, hidden);
+            expert_reference(std::span<float>(y), weights, std::span<const float>(x));
+            for (const float value : y) sample.y.push_back(0.25f * value);
+            round_rows(sample.dtype, sample.y, hidden);
+            const Judgement judgement = judge_answer(sample, judge);
+            verdicts.push_back(judgement.verdict);
+            residual_ = std::max(residual_, judgement.residual);
+        }
+        return verdicts;
+    }
+
+    test::TemporaryFolder folder_;
+    ThreadPool threads_;
+    std::shared_ptr<const ModelPackage> package_;
+    double residual_ = 0;
+};
+INSTANTIATE_TEST_SUITE_P(Dtypes, ClampedJudgeTest,
+                         testing::Values(Dtype::f16, Dtype::bf16, Dtype::int8),
+                         [](const auto& info) { return std::string(dtype_name(info.param)); });
+
+TEST_P(ClampedJudgeTest, APartLeftOutIsALie) {
+    const std::vector<Verdict> honest(num_experts, Verdict::honest),
+        lies(num_experts, Verdict::lie);
+    EXPECT_EQ(verdicts([](ExpertWeights&) {}), honest);
+    EXPECT_LE(residual_, 1.0 / 3);
+    EXPECT_EQ(verdicts([](ExpertWeights& weights) { weights.shape.clamp = 0; }), lies);
+    EXPECT_EQ(verdicts([](ExpertWeights& weights) {
+                  weights.gate_bias.assign(weights.gate_bias.size(), 0);
+                  weights.up_bias.assign(weights.up_bias.size(), 0);
+              }),
+              lies);
+    EXPECT_EQ(verdicts([](ExpertWeights& weights) {
+                  weights.down_bias.assign(weights.down_bias.size(), 0);
+              }),
+              lies);
 }
 
 TEST(JudgeThread, AwaitedSamplesAreJudgedAndAllAreAnswered) {
