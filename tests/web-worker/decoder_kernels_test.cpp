@@ -193,26 +193,37 @@ TEST_F(DecoderKernelsTest, AddNormAddsWhatTheBlockBeforeGaveAndNorms) {
     const StepRow rows[num_rows] = {};
     // In rows of 288 values a thread keeps its values in registers. In rows of 5,120 values it
     // reads them again.
-    for (const auto& [hidden, for_head] : {std::pair{288u, false}, {288u, true}, {5120u, true}}) {
+    for (const auto& [hidden, for_head, has_shared] : {std::tuple{288u, false, false},
+                                                       {288u, true, false},
+                                                       {5120u, true, false},
+                                                       {288u, false, true},
+                                                       {5120u, true, true}}) {
+        const Floats shared = random_floats(num_rows * hidden, 5, 0.3f);
         const Floats x = random_floats(num_rows * hidden, 2),
                      added = random_floats(num_rows * addends * hidden, 3, 0.3f),
                      weight = random_floats(hidden, 4);
         const std::uint32_t first = for_head ? 2 : 0, count = num_rows - first;
-        const auto left = run(
-            "add_norm",
-            {{"hidden_size", hidden},
-             {"num_addends", addends},
-             {"for_head", for_head ? 1u : 0u},
-             {"epsilon_bits", std::bit_cast<std::uint32_t>(1e-6f)},
-             {"factor_bits", one_bits}},
-            {rows_buffer(rows, {.head_row = first}), words_of(x), words_of(added), words_of(weight),
-             Words(num_rows * hidden), Words(num_rows * hidden)},
-            {1, count, 1});
+        std::vector<Words> buffers = {rows_buffer(rows, {.head_row = first}),
+                                      words_of(x),
+                                      words_of(added),
+                                      words_of(weight),
+                                      Words(num_rows * hidden),
+                                      Words(num_rows * hidden)};
+        if (has_shared) buffers.push_back(words_of(shared));
+        const auto left = run(has_shared ? "add_norm_shared" : "add_norm",
+                              {{"hidden_size", hidden},
+                               {"num_addends", addends},
+                               {"for_head", for_head ? 1u : 0u},
+                               {"epsilon_bits", std::bit_cast<std::uint32_t>(1e-6f)},
+                               {"factor_bits", one_bits}},
+                              buffers, {1, count, 1});
         const Floats x_after = floats_of(left[1]), y = floats_of(left[4]),
                      y_transposed = floats_of(left[5]);
         for (std::uint32_t r = 0; r < count; ++r) {
             const std::size_t row = first + r;
             test::Doubles sum(x.begin() + row * hidden, x.begin() + (row + 1) * hidden);
+            for (std::uint32_t i = 0; has_shared && i < hidden; ++i)
+                sum[i] += shared[row * hidden + i];
             const auto wanted = test::add_norm(
                 sum, std::span(added).subspan(row * addends * hidden, addends * hidden), weight,
                 1e-6);
@@ -223,6 +234,21 @@ TEST_F(DecoderKernelsTest, AddNormAddsWhatTheBlockBeforeGaveAndNorms) {
             const Floats moved = transposed(mine);
             EXPECT_TRUE(std::equal(moved.begin(), moved.end(), y_transposed.begin() + r * hidden));
         }
+    }
+}
+
+TEST_F(DecoderKernelsTest, SharedGateIsTheSigmoidOfTheLastLogit) {
+    constexpr std::uint32_t num_rows = 70, num_experts = 5;
+    const StepRow rows[num_rows] = {};
+    const Floats logits = random_floats(num_rows * (num_experts + 1), 6, 3.0f);
+    const Words routes = run(
+        "shared_gate", {{"num_experts", num_experts}},
+        {rows_buffer(rows, {.num_rows = num_rows}), words_of(logits), Words(2 * num_rows, 7)},
+        {2, 1, 1})[2];
+    for (std::uint32_t row = 0; row < num_rows; ++row) {
+        const double logit = logits[row * (num_experts + 1) + num_experts];
+        EXPECT_EQ(routes[2 * row], 0u);
+        EXPECT_NEAR(std::bit_cast<float>(routes[2 * row + 1]), 1 / (1 + std::exp(-logit)), 1e-6);
     }
 }
 

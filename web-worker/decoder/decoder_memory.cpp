@@ -36,7 +36,11 @@ std::uint64_t inner_size(const DecoderModel& model) {
 // Returns the number of floats that one row needs in the buffer `shared_intermediate`, where a
 // route has the index that it has among all routes.
 std::uint64_t shared_inner_size(const DecoderModel& model) {
-    return std::uint64_t{model.shared_size} * model.routes_per_row();
+    return std::uint64_t{model.shared_size} *
+           (model.routes_to_shared() ? model.routes_per_row() : 1);
+}
+bool shared_is_apart(const DecoderModel& model) {
+    return model.shared_size > 0 && !model.routes_to_shared();
 }
 std::uint64_t shared_blob_bytes(const DecoderModel& model) {
     if (model.shared_size == 0) return 0;
@@ -124,7 +128,8 @@ DecoderMemory::Needs DecoderMemory::needs_of(const DecoderModel& model, const De
                   word * rows *
                       (2 * hidden + model.qkv_size() + 2 * std::uint64_t{model.q_size()} +
                        inner_size(model) + shared_inner_size(model)) +
-                  word * rows * sizes.lanes * (1 + addends_max(model)) * hidden +
+                  word * rows * sizes.lanes *
+                      (1 + addends_max(model) + (shared_is_apart(model) ? 1 : 0)) * hidden +
                   word * sizes.row_pages * kv_page_tokens * model.rotated();
     return bytes;
 }
@@ -218,6 +223,8 @@ class MemoryBuilder {
             MOEX_TRY(make(lane.page_table, word * sizes_.table_entries, "page table"));
             MOEX_TRY(make(lane.x, word * rows * hidden, "x"));
             MOEX_TRY(make(lane.addends, word * rows * addends_max(model_) * hidden, "addends"));
+            if (shared_is_apart(model_))
+                MOEX_TRY(make(lane.shared, word * rows * hidden, "rows of shared experts"));
         }
         MOEX_TRY(make(memory_.ids, word * sizes_.ring_ids, "chosen ids"));
         MOEX_TRY(make(memory_.best, 2 * word * stretches, "best tokens"));
@@ -235,6 +242,8 @@ class MemoryBuilder {
         MOEX_TRY(make(memory_.router_logits, word * rows * model_.router_rows(), "router logits"));
         MOEX_TRY(make(memory_.routes, 2 * word * pairs, "routes"));
         MOEX_TRY(make(memory_.dense_routes, 2 * word * rows, "dense routes"));
+        if (shared_is_apart(model_))
+            MOEX_TRY(make(memory_.shared_routes, 2 * word * rows, "shared routes"));
         const std::uint64_t tiles = DecoderMemory::tiles_max(
             static_cast<std::uint32_t>(pairs), std::max(1u, model_.experts_routed_to()));
         MOEX_TRY(make(memory_.tiles,
@@ -424,7 +433,8 @@ class MemoryBuilder {
             MOEX_TRY(make_matrix(layer.router, model_.router_kind, model_.router_rows(),
                                  model_.hidden_size, {.name = Name::router, .layer = index},
                                  "router"));
-        if (!holds_ffn(model_, index)) return {};
+        if (!holds_ffn(model_, index))
+            return model_.shared_is_apart(index) ? make_shared(index) : Status{};
 
         const std::uint64_t size_bytes = blob_bytes(index);
         const std::uint32_t num_experts = model_.is_moe(index) ? model_.num_experts : 1,
@@ -445,11 +455,11 @@ class MemoryBuilder {
         return model_.is_moe(index) && model_.shared_size > 0 ? make_shared(index) : Status{};
     }
 
-    // Uploads the shared expert as the expert behind the routed ones.
+    // Uploads the shared expert as the expert behind the routed ones, or as the only one.
     Status make_shared(std::uint32_t index) {
         const std::uint64_t size_bytes = shared_blob_bytes(model_);
         DecoderMemory::Arena arena;
-        arena.first_expert = model_.num_experts;
+        arena.first_expert = model_.routes_to_shared() ? model_.num_experts : 0;
         arena.num_experts = 1;
         MOEX_TRY(make(arena.buffer, size_bytes, "shared expert"));
         MOEX_TRY(upload(arena.buffer, 0, size_bytes,

@@ -55,6 +55,7 @@ class DecoderMemory {
     // kernels are written and read within one layer, so the lanes share them.
     struct Lane {
         gpu::BufferId rows, page_table, x, addends;
+        gpu::BufferId shared;  // the shared expert's rows, if the routed experts are elsewhere
     };
 
     // Uploads all weights that `source` gives. An error names the size that does not fit this GPU.
@@ -102,7 +103,8 @@ class DecoderMemory {
     // span_kv_layer_bytes() for each layer.
     gpu::BufferId span_kv;
     gpu::BufferId ids, best, logits, y, y_transposed, qkv, q, parts, peaks, attended, likeliest,
-        router_logits, routes, dense_routes, tiles, intermediate, shared_intermediate, cos_sin;
+        router_logits, routes, dense_routes, shared_routes, tiles, intermediate,
+        shared_intermediate, cos_sin;
     std::uint64_t weight_bytes = 0, kv_bytes = 0;
 
   private:

@@ -53,7 +53,8 @@ struct DecoderModel {
     // If set, the model is a span of another model's layers: it has no embeddings, final norm and
     // head (vocab_size 0), and its first and last rows are those of the residual stream.
     bool is_span = false;
-    // If set, the caller computes the experts, between a layer's router and the next layer.
+    // If set, the caller computes the routed experts, between a layer's router and the next layer.
+    // The decoder computes the shared expert meanwhile.
     bool experts_elsewhere = false;
     double rms_norm_eps = 1e-6, rope_theta = 10000;
     RopeScaling rope_scaling;
@@ -72,11 +73,17 @@ struct DecoderModel {
     std::uint32_t window(std::uint32_t layer) const {
         return layer_window.empty() ? 0 : layer_window[layer];
     }
+    // Returns true if the shared expert is computed with the routed ones, as the last expert of
+    // each row. If false, it has a route and an addend of its own.
+    bool routes_to_shared() const { return shared_size > 0 && !experts_elsewhere; }
+    bool shared_is_apart(std::uint32_t layer) const {
+        return is_moe(layer) && shared_size > 0 && experts_elsewhere;
+    }
     // Return the number of experts that a row takes, of rows in the router's matrix, and of experts
     // in a layer, the shared expert and its gate included.
-    std::uint32_t routes_per_row() const { return top_k + (shared_size > 0 ? 1 : 0); }
+    std::uint32_t routes_per_row() const { return top_k + (routes_to_shared() ? 1 : 0); }
     std::uint32_t router_rows() const { return num_experts + (shared_gate ? 1 : 0); }
-    std::uint32_t experts_routed_to() const { return num_experts + (shared_size > 0 ? 1 : 0); }
+    std::uint32_t experts_routed_to() const { return num_experts + (routes_to_shared() ? 1 : 0); }
     ExpertShape shared_shape() const { return {hidden_size, shared_size, group_size}; }
     // Returns the shape of a layer's FFN as a blob: the shape of an expert, or of the dense FFN.
     ExpertShape ffn_shape(std::uint32_t layer) const {

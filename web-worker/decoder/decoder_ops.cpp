@@ -49,16 +49,16 @@ DecoderOps::DecoderOps(gpu::Device& device, const DecoderModel& model, const Dec
       memory_(memory),
       lane_(memory.lanes[lane]) {
     layers_.resize(model.num_layers);
-    std::uint32_t num_addends = 0;
+    Addends addends;
     for (std::uint32_t layer = 0; layer < model.num_layers; ++layer) {
-        add_layer(layer, num_addends);
-        num_addends = addends_of(layer);
+        add_layer(layer, addends);
+        addends = addends_of(layer);
     }
     if (model.is_span) {
-        add_span(num_addends);
+        add_span(addends);
         return;
     }
-    add_tables(num_addends);
+    add_tables(addends);
     if (sizes.likeliest) add_likeliest();
 }
 
@@ -73,20 +73,23 @@ const DecoderOps::Op* DecoderOps::add(std::string kernel,
     return &ops_.back();
 }
 
-std::uint32_t DecoderOps::addends_of(std::uint32_t layer) const {
-    return model_.is_moe(layer) && !model_.experts_elsewhere ? model_.routes_per_row() : 1;
+DecoderOps::Addends DecoderOps::addends_of(std::uint32_t layer) const {
+    const bool has_experts = model_.is_moe(layer) && !model_.experts_elsewhere;
+    return {has_experts ? model_.routes_per_row() : 1, model_.shared_is_apart(layer)};
 }
 
-const DecoderOps::Op* DecoderOps::add_norm(const gpu::Binding& weight, std::uint32_t num_addends,
+const DecoderOps::Op* DecoderOps::add_norm(const gpu::Binding& weight, Addends addends,
                                            bool for_head) {
-    return add(
-        "add_norm",
-        {{"hidden_size", model_.hidden_size},
-         {"num_addends", num_addends},
-         {"for_head", for_head ? 1u : 0u},
-         {"epsilon_bits", epsilon_bits(model_)},
-         {"factor_bits", bits_of(model_.residual_multiplier)}},
-        {{lane_.rows}, {lane_.x}, {lane_.addends}, weight, {memory_.y}, {memory_.y_transposed}});
+    std::vector<gpu::Binding> bindings = {{lane_.rows}, {lane_.x},   {lane_.addends},
+                                          weight,       {memory_.y}, {memory_.y_transposed}};
+    if (addends.has_shared) bindings.push_back({lane_.shared});
+    return add(addends.has_shared ? "add_norm_shared" : "add_norm",
+               {{"hidden_size", model_.hidden_size},
+                {"num_addends", addends.count},
+                {"for_head", for_head ? 1u : 0u},
+                {"epsilon_bits", epsilon_bits(model_)},
+                {"factor_bits", bits_of(model_.residual_multiplier)}},
+               std::move(bindings));
 }
 
 DecoderOps::MatrixRef DecoderOps::matrix(gpu::BufferId buffer, WeightKind kind,
@@ -121,12 +124,12 @@ DecoderOps::Product DecoderOps::add_product(const MatrixRef& matrix, gpu::Bindin
             ceil_div(matrix.num_out, kernels::matvec_bf16_8::outputs_per_group)};
 }
 
-void DecoderOps::add_layer(std::uint32_t index, std::uint32_t num_addends) {
+void DecoderOps::add_layer(std::uint32_t index, Addends addends) {
     Layer& layer = layers_[index];
     const DecoderMemory::Layer& memory = memory_.layers[index];
-    layer.input_norm = add_norm(memory.input_norm, num_addends, false);
+    layer.input_norm = add_norm(memory.input_norm, addends, false);
     add_attention(index, layer);
-    layer.post_attention_norm = add_norm(memory.post_attention_norm, 1, false);
+    layer.post_attention_norm = add_norm(memory.post_attention_norm, {1}, false);
     add_ffn(index, layer);
 }
 
@@ -239,7 +242,7 @@ void DecoderOps::add_experts(const ArenaOps& of, Layer& layer) {
                  inner / kernels::expert_gate_up_int4_4::outputs_per_group));
     if (!of.has_down) return;
     layer.down.push_back(
-        add_both("expert_down_", {of.intermediate}, {lane_.addends},
+        add_both("expert_down_", {of.intermediate}, {of.y},
                  outer / (sizes_.spread ? kernels::expert_down_int4_spread::outputs_per_group
                                         : kernels::expert_down_int4_1::outputs_per_group),
                  outer / kernels::expert_down_int4_4::outputs_per_group));
@@ -254,17 +257,19 @@ void DecoderOps::add_ffn(std::uint32_t index, Layer& layer) {
     const std::uint32_t routes_per_row = moe ? model_.routes_per_row() : 1;
 
     if (moe) add_router(memory, layer);
-    if (moe && model_.experts_elsewhere) return;
+    if (moe && model_.experts_elsewhere) return add_shared(memory, layer);
 
     layer.group_pairs = add(
         "group_pairs",
         {{"num_experts", moe ? model_.experts_routed_to() : 1}, {"top_k", routes_per_row}},
         {{lane_.rows}, routes, {memory_.tiles}});
     for (const DecoderMemory::Arena& arena : memory.arenas)
-        add_experts({arena, shape, kind, routes, routes_per_row, memory_.intermediate, moe}, layer);
+        add_experts(
+            {arena, shape, kind, routes, routes_per_row, memory_.intermediate, lane_.addends, moe},
+            layer);
     for (const DecoderMemory::Arena& arena : memory.shared)
         add_experts({arena, model_.shared_shape(), model_.shared_kind, routes, routes_per_row,
-                     memory_.shared_intermediate},
+                     memory_.shared_intermediate, lane_.addends},
                     layer);
     if (moe) return;
 
@@ -280,7 +285,22 @@ void DecoderOps::add_ffn(std::uint32_t index, Layer& layer) {
                                    model_.hidden_size);
 }
 
-void DecoderOps::add_tables(std::uint32_t num_addends) {
+// Adds the kernels of a shared expert that is computed while the routed experts are elsewhere. Its
+// route is that of a dense layer if it has no gate.
+void DecoderOps::add_shared(const DecoderMemory::Layer& memory, Layer& layer) {
+    if (model_.shared_size == 0) return;
+    const gpu::Binding routes{model_.shared_gate ? memory_.shared_routes : memory_.dense_routes};
+    if (model_.shared_gate)
+        layer.shared_gate = add("shared_gate", {{"num_experts", model_.num_experts}},
+                                {{lane_.rows}, {memory_.router_logits}, routes});
+    layer.group_pairs = add("group_pairs", {{"num_experts", 1}, {"top_k", 1}},
+                            {{lane_.rows}, routes, {memory_.tiles}});
+    add_experts({memory.shared.front(), model_.shared_shape(), model_.shared_kind, routes, 1,
+                 memory_.shared_intermediate, lane_.shared},
+                layer);
+}
+
+void DecoderOps::add_tables(Addends addends) {
     const WeightKind kind = model_.table_kind;
     std::vector<gpu::KernelConstant> constants = {
         {"hidden_size", model_.hidden_size}, {"factor_bits", bits_of(model_.embedding_multiplier)}};
@@ -289,7 +309,7 @@ void DecoderOps::add_tables(std::uint32_t num_addends) {
         embed_.push_back(add(text("embed_", kind_name(kind)), constants,
                              {{lane_.rows}, {shard.buffer}, {lane_.x}, shard.place}));
 
-    final_norm_ = add_norm(memory_.final_norm, num_addends, true);
+    final_norm_ = add_norm(memory_.final_norm, addends, true);
     for (const DecoderMemory::Shard& shard : memory_.head)
         head_.push_back(add_product(
             matrix(shard.buffer, kind, shard.num_rows, model_.hidden_size, nullptr),
@@ -307,9 +327,9 @@ void DecoderOps::add_tables(std::uint32_t num_addends) {
         {{memory_.best}, {lane_.rows}, {memory_.ids}});
 }
 
-void DecoderOps::add_span(std::uint32_t num_addends) {
+void DecoderOps::add_span(Addends addends) {
     // Only the addition of this norm is used; its output is not read.
-    final_norm_ = add_norm(memory_.final_norm, num_addends, false);
+    final_norm_ = add_norm(memory_.final_norm, addends, false);
     for (std::uint32_t index = 0; index < model_.num_layers; ++index) {
         const auto add_copy = [&](const char* kernel) {
             return add(kernel,
@@ -434,10 +454,26 @@ void DecoderOps::append_layer(std::vector<gpu::Command>& commands, std::uint32_t
         if (model_.experts_elsewhere) return;
     }
 
-    std::uint32_t tiles = num_rows * addends_of(index);
+    append_experts(commands, layer, num_rows, addends_of(index).count,
+                   moe ? model_.experts_routed_to() : 1);
+    if (!moe) append(commands, layer.dense_down, num_rows);
+}
+
+void DecoderOps::append_shared(std::vector<gpu::Command>& commands, std::uint32_t index,
+                               std::uint32_t num_rows) const {
+    const Layer& layer = layers_[index];
+    if (layer.shared_gate != nullptr)
+        append(commands, *layer.shared_gate, ceil_div(num_rows, kernels::shared_gate::threads), 1);
+    append_experts(commands, layer, num_rows, 1, 1);
+}
+
+void DecoderOps::append_experts(std::vector<gpu::Command>& commands, const Layer& layer,
+                                std::uint32_t num_rows, std::uint32_t routes_per_row,
+                                std::uint32_t num_experts) const {
+    std::uint32_t tiles = num_rows * routes_per_row;
     if (num_rows > 1) {
         append(commands, *layer.group_pairs, 1, 1);
-        tiles = DecoderMemory::tiles_max(tiles, moe ? model_.experts_routed_to() : 1);
+        tiles = DecoderMemory::tiles_max(tiles, num_experts);
     }
     for (const std::vector<Product>* const products : {&layer.gate_up, &layer.down})
         for (const Product& one : *products) {
@@ -447,7 +483,6 @@ void DecoderOps::append_layer(std::vector<gpu::Command>& commands, std::uint32_t
             else
                 append(commands, *one.tile, one.tile_groups, tiles, 1, same_stage);
         }
-    if (!moe) append(commands, layer.dense_down, num_rows);
 }
 
 void DecoderOps::append_pass(std::vector<gpu::Command>& commands, std::uint32_t num_rows,

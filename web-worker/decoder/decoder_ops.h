@@ -37,8 +37,10 @@ class DecoderOps {
                      std::uint32_t num_pages, std::uint32_t num_logits) const;
     // Append a pass in parts: the embeddings, one layer after the other, the head. A layer whose
     // experts are elsewhere ends with its routes, and the next layer adds the rows that were
-    // written to `addends`.
+    // written to `addends`. append_shared() computes the shared expert of such a layer.
     void append_embed(std::vector<gpu::Command>& commands, std::uint32_t num_rows) const;
+    void append_shared(std::vector<gpu::Command>& commands, std::uint32_t index,
+                       std::uint32_t num_rows) const;
     void append_layer(std::vector<gpu::Command>& commands, std::uint32_t index,
                       std::uint32_t num_rows, std::uint32_t num_pages) const;
     void append_head(std::vector<gpu::Command>& commands, std::uint32_t num_logits) const;
@@ -71,7 +73,8 @@ class DecoderOps {
     struct Layer {
         const Op *input_norm = nullptr, *rope = nullptr, *attend_page = nullptr,
                  *attend_merge = nullptr, *post_attention_norm = nullptr, *route = nullptr,
-                 *group_pairs = nullptr, *kv_gather = nullptr, *kv_scatter = nullptr;
+                 *group_pairs = nullptr, *shared_gate = nullptr, *kv_gather = nullptr,
+                 *kv_scatter = nullptr;
         Product qkv, o, router, dense_down;
         std::vector<Product> gate_up, down;  // one product per arena of experts
     };
@@ -83,6 +86,7 @@ class DecoderOps {
         gpu::Binding routes;
         std::uint32_t routes_per_row = 1;
         gpu::BufferId intermediate;
+        gpu::BufferId y;       // [num_rows * routes_per_row, hidden_size]
         bool has_down = true;  // false: a dense layer, which has a matrix product instead
     };
     struct MatrixRef {
@@ -95,21 +99,28 @@ class DecoderOps {
 
     const Op* add(std::string kernel, std::vector<gpu::KernelConstant> constants,
                   std::vector<gpu::Binding> bindings);
-    const Op* add_norm(const gpu::Binding& weight, std::uint32_t num_addends, bool for_head);
+    // What a block leaves for the next norm: rows of addends, and those of a shared expert that is
+    // computed apart.
+    struct Addends {
+        std::uint32_t count = 0;
+        bool has_shared = false;
+    };
+    const Op* add_norm(const gpu::Binding& weight, Addends addends, bool for_head);
     Product add_product(const MatrixRef& matrix, gpu::Binding x, gpu::Binding y,
                         std::uint32_t y_stride);
     MatrixRef matrix(gpu::BufferId buffer, WeightKind kind, std::uint32_t num_out,
                      std::uint32_t num_in, const gpu::Binding* bias) const;
     gpu::Binding input_for(WeightKind kind) const;
-    void add_layer(std::uint32_t index, std::uint32_t num_addends);
+    void add_layer(std::uint32_t index, Addends addends);
     void add_attention(std::uint32_t index, Layer& layer);
     void add_router(const DecoderMemory::Layer& memory, Layer& layer);
     void add_experts(const ArenaOps& arena, Layer& layer);
     void add_ffn(std::uint32_t index, Layer& layer);
-    void add_tables(std::uint32_t num_addends);
+    void add_shared(const DecoderMemory::Layer& memory, Layer& layer);
+    void add_tables(Addends addends);
     void add_likeliest();
-    void add_span(std::uint32_t num_addends);
-    std::uint32_t addends_of(std::uint32_t layer) const;
+    void add_span(Addends addends);
+    Addends addends_of(std::uint32_t layer) const;
     void create_next(std::size_t index, std::function<void(Status)> done);
 
     static void append(std::vector<gpu::Command>& commands, const Op& op, std::uint32_t x,
@@ -118,6 +129,9 @@ class DecoderOps {
                        std::uint32_t num_rows, bool same_stage = false);
     void append_attention(std::vector<gpu::Command>& commands, const Layer& layer,
                           std::uint32_t num_rows, std::uint32_t num_pages) const;
+    void append_experts(std::vector<gpu::Command>& commands, const Layer& layer,
+                        std::uint32_t num_rows, std::uint32_t routes_per_row,
+                        std::uint32_t num_experts) const;
 
     gpu::Device& device_;
     const DecoderModel& model_;

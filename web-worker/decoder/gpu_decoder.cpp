@@ -347,6 +347,14 @@ void GpuDecoder::read_routed(std::function<void(Result<RoutedRows>)> done, std::
             done(RoutedRows{{reinterpret_cast<const float*>(bytes->data()), num_floats},
                             {reinterpret_cast<const std::uint32_t*>(words), num_words}});
         });
+
+    // The rows that were read do not wait for the shared expert, which is submitted behind them.
+    const std::uint32_t layer = mine.next_layer - 1;
+    if (!model_.shared_is_apart(layer)) return;
+    commands_.clear();
+    mine.ops->append_shared(commands_, layer, mine.rows);
+    device_.submit(commands_);
+    commands_.clear();
 }
 
 void GpuDecoder::answer(std::span<const float> y, std::uint32_t lane) {

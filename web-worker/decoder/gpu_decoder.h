@@ -152,7 +152,7 @@ class GpuDecoder {
     // layer. Returns num_layers when the pass is complete.
     std::uint32_t advance(std::uint32_t lane = 0);
     // Reads the input for the experts of the layer that advance() returned, to compute them
-    // elsewhere.
+    // elsewhere; then starts the layer's shared expert. Call it before another lane's advance().
     void read_routed(std::function<void(Result<RoutedRows>)> done, std::uint32_t lane = 0);
     // Takes the weighted sums of the experts' outputs, [num_rows, hidden_size]. Call it before the
     // next advance().

@@ -6,6 +6,7 @@
 //   @binding(3) weight        read        f32 [hidden_size]
 //   @binding(4) y             read_write  f32 [num_rows, hidden_size]
 //   @binding(5) y_transposed  read_write  f32, the same with its rows transposed, for INT4 weights
+//   @binding(6) shared_rows   read        f32 [num_rows, hidden_size]; only with `shared`: added behind the addends
 // If for_head is 1, only the rows from head_row on are computed (the rows with logits), and y begins with head_row.
 // One workgroup a row. Dispatch (1, number of rows, 1).
 // CPU reference: add_norm() in tests/web-worker/decoder_twins.h, normalised RMS error <= 1e-6.
@@ -24,6 +25,9 @@ override factor_bits: u32;   // f32 bits; 1.0 for most models, and the sum then 
 @group(0) @binding(3) var<storage, read> weight: array<vec4<f32>>;
 @group(0) @binding(4) var<storage, read_write> y: array<vec4<f32>>;
 @group(0) @binding(5) var<storage, read_write> y_transposed: array<vec4<f32>>;
+//@ for i in 0..shared
+@group(0) @binding(6) var<storage, read> shared_rows: array<vec4<f32>>;
+//@ end
 
 var<workgroup> sums: array<f32, 256>;
 
@@ -52,6 +56,13 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     }
 //@ end
   }
+//@ for i in 0..shared
+//@ for k in 0..4
+  if (thread + ${k}u * 256u < quads) {
+    kept_${k} = fma(factor, shared_rows[row * quads + thread + ${k}u * 256u], kept_${k});
+  }
+//@ end
+//@ end
 //@ for k in 0..4
   if (thread + ${k}u * 256u < quads) {
     x[row * quads + thread + ${k}u * 256u] = kept_${k};
@@ -63,6 +74,9 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     for (var a = 0u; a < num_addends; a += 1u) {
       value = fma(factor, addends[(row * num_addends + a) * quads + i], value);
     }
+//@ for i in 0..shared
+    value = fma(factor, shared_rows[row * quads + i], value);
+//@ end
     x[row * quads + i] = value;
     sum = add_dot(value, value, sum);
   }

@@ -308,7 +308,7 @@ TEST(GpuDecoderTest, LayersThatItDoesNotComputeAreRefusedByName) {
     DecoderModel shared = must(decoder_model_of(*package_of("glm4-moe")));
     EXPECT_TRUE(check_model(shared).ok());
     shared.experts_elsewhere = true;
-    expect_refused(check_model(shared), "shared expert");
+    EXPECT_TRUE(check_model(shared).ok());
 }
 
 // Tests keys and values in f16 and int8 against golden files in f32. Codes (int8) are compared on a

@@ -29,14 +29,29 @@ namespace {
 struct Kind {
     bool holds_experts = false;
     KvDtype kv_dtype = KvDtype::f32;
+    bool has_shared = false;  // a shared expert with a gate
 };
-constexpr Kind kinds[] = {
-    {false, KvDtype::f32}, {true, KvDtype::f32}, {true, KvDtype::f16}, {true, KvDtype::int8}};
+constexpr Kind kinds[] = {{false, KvDtype::f32},       {true, KvDtype::f32},
+                          {true, KvDtype::f16},        {true, KvDtype::int8},
+                          {false, KvDtype::f32, true}, {true, KvDtype::f32, true}};
+
+std::shared_ptr<const ModelPackage> package_of(bool has_shared) {
+    if (!has_shared) return test::tiny_package();
+    ModelConfig config = test::tiny_config();
+    for (LayerPlan& plan : config.layers)
+        if (plan.is_routed) {
+            plan.shared_size = 48;
+            plan.has_shared_gate = true;
+        }
+    static const std::shared_ptr<const ModelPackage> package = test::synth(config, "shared");
+    return package;
+}
 
 class GpuStepsTest : public testing::TestWithParam<Kind> {
   protected:
     GpuStepsTest()
-        : experts_(package_, test::compute_threads(), {}, Arithmetic::exact),
+        : package_(package_of(GetParam().has_shared)),
+          experts_(package_, test::compute_threads(), {}, Arithmetic::exact),
           steps_(must(open_gpu_steps(package_, test::compute_threads(),
                                      {.device = "0",
                                       .holds_experts = GetParam().holds_experts,
@@ -81,7 +96,7 @@ class GpuStepsTest : public testing::TestWithParam<Kind> {
         EXPECT_EQ(std::memcmp(a.data(), b.data(), a.size_bytes()), 0);
     }
 
-    std::shared_ptr<const ModelPackage> package_ = test::tiny_package();
+    std::shared_ptr<const ModelPackage> package_;
     LocalExperts experts_;
     std::unique_ptr<GpuSteps> steps_;
 };
