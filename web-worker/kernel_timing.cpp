@@ -33,6 +33,7 @@ std::string without_family(const std::string& kernel) {
 
 Result<ExpertShape> timing_shape(std::string_view name) {
     if (name == "qwen3-30b-a3b") return ExpertShape{2048, 768, 128};
+    if (name == "gpt-oss-20b") return ExpertShape{2880, 2880, 64, true, 7.0f};
     if (name == "paper") return ExpertShape{4096, 2048, 128};
     if (name == "demo") return ExpertShape{384, 256, 128};
     return Error{ErrorCode::unsupported, text("no shape is called ", name)};
@@ -215,6 +216,9 @@ Bytes KernelTiming::blob() const {
     fill(layout.gate_up_scale_zero, [&](std::uint64_t) { return scale_zero; });
     fill(layout.down_codes, word_of);
     fill(layout.down_scale_zero, [&](std::uint64_t) { return scale_zero; });
+    const auto bias = __builtin_bit_cast(std::uint32_t, 0.25f);
+    fill(layout.gate_up_bias, [&](std::uint64_t) { return bias; });
+    fill(layout.down_bias, [&](std::uint64_t) { return bias; });
     return blob;
 }
 

@@ -37,8 +37,8 @@ struct TimingOptions {
     // The longer measurement of /bench.html, in at most the memory that a tab may take.
     static TimingOptions bench(const std::string& shape_name, const gpu::AdapterInfo& adapter);
 };
-// Returns the options for a model. Returns unsupported for a name other than "qwen3-30b-a3b",
-// "paper" or "demo".
+// Returns the shape of a model's experts. Returns unsupported for a name other than
+// "qwen3-30b-a3b", "gpt-oss-20b" (clamped experts), "paper" or "demo".
 Result<ExpertShape> timing_shape(std::string_view name);
 
 }  // namespace moex
