@@ -1,0 +1,160 @@
+// Stories with the small models of tests/golden/families. gpt-oss, whose experts have biases and a clamped SwiGLU:
+// workers on Vulkan and on the processor, and a tab, compute them for a hub without local fallback. Models with shared
+// experts, which a hub computes on its GPU beside workers.
+import assert from "node:assert/strict";
+import { after, before, test } from "node:test";
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+
+import { gpt_oss, packFamily } from "../api/family_package.mjs";
+import { Hub, NativeWorker, build, run } from "./support/hub.mjs";
+import { launch, openTab, tabStatus } from "./support/tab.mjs";
+
+// The hub's own experts round rows and gates as the wire does, so that only the order of f32 sums differs, and now and
+// then the direction in which a gate is rounded to f16.
+const exact = ["--deterministic", "--wire-dtype", "f32", "--kv-dtype", "f32"];
+const tools = [{ type: "function", function: { name: "get_weather", parameters: { type: "object", properties: {
+  city: { enum: ["Paris", "Oslo", "Rome"] }, days: { type: "integer", minimum: 1, maximum: 9 } },
+required: ["city", "days"], additionalProperties: false } } }];
+const patient = ["--timeout-ms", "60000", "--round-deadline-s", "300"];
+let folder, packed, alone;
+
+async function post(hub, path, body) {
+  const response = await fetch(`${hub.url}${path}`,
+    { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
+  const answer = await response.json();
+  assert.equal(response.status, 200, JSON.stringify(answer));
+  return answer;
+}
+
+// Resolves to the tokens and log-probabilities of the golden prompts and of 24 greedy tokens after each.
+async function scores(hub, golden = packed.golden) {
+  const all = [];
+  for (const { ids } of golden) {
+    const { choices: [{ logprobs }] } = await post(hub, "/v1/completions",
+      { prompt: ids, echo: true, logprobs: 1, max_tokens: 24, temperature: 0 });
+    all.push({ tokens: logprobs.tokens, values: logprobs.token_logprobs.slice(1) });
+  }
+  return all;
+}
+
+// Chats with a forced call: a raised probability of the channel's mark makes the model think first. The result of the
+// call goes back, and the last answer is words in the final channel. Resolves to both messages.
+async function thinkAndCall(hub) {
+  const messages = [{ role: "user", content: "Weather?" }];
+  const request = { tools, temperature: 0, logit_bias: { [packed.ids["<|channel|>"]]: 20 } };
+  const first = (await post(hub, "/v1/chat/completions",
+    { ...request, messages, tool_choice: "required", max_tokens: 120 })).choices[0];
+  assert.equal(first.finish_reason, "tool_calls");
+  assert.equal(first.message.tool_calls.length, 1);
+  const [call] = first.message.tool_calls;
+  assert.equal(call.function.name, "get_weather");
+  const { city, days } = JSON.parse(call.function.arguments);
+  assert.ok(["Paris", "Oslo", "Rome"].includes(city) && days >= 1 && days <= 9, call.function.arguments);
+  assert.ok(first.message.reasoning_content.length > 0, "thoughts come first");
+
+  const sea = { type: "object", properties: { sea: { enum: ["calm", "rough"] } }, required: ["sea"],
+    additionalProperties: false };
+  const last = (await post(hub, "/v1/chat/completions", { temperature: 0, max_tokens: 160, json_schema: sea,
+    messages: [...messages, first.message, { role: "tool", tool_call_id: call.id, content: "rain" }], tools,
+    tool_choice: "none" })).choices[0];
+  assert.deepEqual(Object.keys(JSON.parse(last.message.content)), ["sea"]);
+  return [first, last].map(({ message: { reasoning_content, content, tool_calls } }) =>
+    [reasoning_content, content, tool_calls?.map((one) => one.function)]);
+}
+
+const pack = (family) => packFamily(folder, family, (args) => run(join(build, "moex-hub"), args));
+
+before(async () => {
+  folder = mkdtempSync(join(tmpdir(), "moex-clamped-"));
+  packed = await pack(gpt_oss);
+  const hub = await Hub.start(["--model", packed.model, "--backend", "local", ...exact]);
+  try {
+    alone = { scores: await scores(hub), chat: await thinkAndCall(hub) };
+  } finally {
+    await hub.remove();
+  }
+});
+after(() => rmSync(folder, { recursive: true, force: true }));
+
+// Compares a swarm's answers with those of the hub alone. Returns the largest difference of a log-probability.
+function farthest(got, bound, wanted = alone.scores) {
+  let worst = 0;
+  for (const [i, { tokens, values }] of got.entries()) {
+    assert.deepEqual(tokens, wanted[i].tokens, `prompt ${i}: the greedy tokens`);
+    for (const [at, value] of values.entries()) worst = Math.max(worst, Math.abs(value - wanted[i].values[at]));
+  }
+  console.log(`largest difference of a log-probability: ${worst}`);
+  assert.ok(worst <= bound, `${worst}`);
+}
+
+async function allRemote(hub, backends) {
+  const { calls, workers } = await hub.status();
+  assert.equal(calls.local, 0);
+  assert.ok(calls.remote > 0 && calls.remote === calls.calls, JSON.stringify(calls));
+  assert.deepEqual(workers.map((one) => one.backend).sort(), backends);
+  for (const { groups_answered, bad_answers } of workers) assert.ok(groups_answered > 0 && bad_answers === 0);
+  return calls;
+}
+
+test("two native workers compute gpt-oss's experts as the hub alone does", async (t) => {
+  const hub = await Hub.start(["--model", packed.model, "--local-fallback", "off", "--replicas", "1", ...exact,
+    ...patient]);
+  t.after(() => hub.remove());
+  assert.match(hub.child.printed, /experts have biases and a clamped SwiGLU; older workers are refused/);
+  for (const args of [["--backend", "gpu"], ["--backend", "cpu", "--arithmetic", "exact"]]) {
+    const worker = await NativeWorker.start(hub, args);
+    t.after(() => worker.stop());
+  }
+  await hub.until(({ health, workers }) => health === "ok" && workers.length === 2
+    && workers.every(({ units_ready }) => units_ready > 0), "two workers with experts");
+  farthest(await scores(hub), 1e-3);
+  assert.deepEqual(await thinkAndCall(hub), alone.chat);
+  const { residual_max, rows_checked } = await allRemote(hub, ["cpu", "vulkan"]);
+  assert.ok(rows_checked > 0 && residual_max < 1 / 3, `${rows_checked} rows, residual ${residual_max}`);
+});
+
+test("a worker with int8 arithmetic, asked in f16, passes the hub's checks", async (t) => {
+  const hub = await Hub.start(["--model", packed.model, "--local-fallback", "off", "--spans", "auto", ...patient]);
+  t.after(() => hub.remove());
+  assert.match(hub.child.printed, /workers compute experts, and no layers whole.*gpt_oss are not split into spans/);
+  const worker = await NativeWorker.start(hub, ["--backend", "cpu"]);
+  t.after(() => worker.stop());
+  await hub.until(({ health }) => health === "ok", "the worker");
+  await thinkAndCall(hub);
+  const { residual_max, rows_checked } = await allRemote(hub, ["cpu"]);
+  assert.ok(rows_checked > 0 && residual_max < 1 / 3, `${rows_checked} rows, residual ${residual_max}`);
+});
+
+test("a tab computes gpt-oss's experts as the hub alone does", { skip: process.env.MOEX_NO_TABS }, async (t) => {
+  const hub = await Hub.start(["--model", packed.model, "--local-fallback", "off", ...exact, ...patient]);
+  t.after(() => hub.remove());
+  const browser = await launch();
+  t.after(() => browser.close());
+  const page = await openTab(browser, hub.join);
+  assert.equal((await tabStatus(page)).self_test_rounds, 2, "plain and clamped experts were tested");
+  await hub.until(({ health }) => health === "ok", "the tab");
+  farthest(await scores(hub, packed.golden.slice(0, 2)), 1e-3);
+  assert.deepEqual(await thinkAndCall(hub), alone.chat);
+  const { residual_max } = await allRemote(hub, ["webgpu"]);
+  assert.ok(residual_max < 1 / 3, `${residual_max}`);
+});
+
+for (const family of ["qwen2-moe", "glm4-moe", gpt_oss])
+  test(`a hub's GPU computes ${family} but for its routed experts`, async (t) => {
+    const { model, golden } = family === gpt_oss ? packed : await pack(family);
+    const on_cores = await Hub.start(["--model", model, "--backend", "local", ...exact]);
+    t.after(() => on_cores.remove());
+    const wanted = await scores(on_cores, golden);
+
+    const hub = await Hub.start(["--model", model, "--gpu", "0", "--kv-mb", "16", "--local-fallback", "off", ...exact,
+      ...patient]);
+    t.after(() => hub.remove());
+    assert.match(hub.child.printed, /attention, routers and LM head on a GPU/);
+    const worker = await NativeWorker.start(hub, ["--backend", "cpu", "--arithmetic", "exact"]);
+    t.after(() => worker.stop());
+    await hub.until(({ health }) => health === "ok", "the worker");
+    farthest(await scores(hub, golden), 1e-3, wanted);
+    await allRemote(hub, ["cpu"]);
+  });
