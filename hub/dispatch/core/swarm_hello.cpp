@@ -75,8 +75,8 @@ std::optional<Error> SwarmSessions::no_place_for(const Worker& worker,
                      "the model is dense and has no experts to hold: the hub computes it alone"};
     if (options_.expert_shape.is_clamped() && !computes_clamped)
         return Error{ErrorCode::unsupported,
-                     "this model's experts have biases and a clamped SwiGLU, which this version of "
-                     "the worker does not compute; reload the page, or update the program"};
+                     "this model needs a newer worker (experts with biases and a clamp): reload "
+                     "the page, or update the program"};
 
     const Worker* ghost = worker_key.empty() ? nullptr : pool_.find_key(worker_key, worker.id);
     if (ghost == nullptr && pool_.num_welcomed() >= options_.workers_max)
