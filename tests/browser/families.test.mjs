@@ -127,19 +127,20 @@ test("a worker with int8 arithmetic, asked in f16, passes the hub's checks", asy
   assert.ok(rows_checked > 0 && residual_max < 1 / 3, `${rows_checked} rows, residual ${residual_max}`);
 });
 
-test("a tab computes gpt-oss's experts as the hub alone does", { skip: process.env.MOEX_NO_TABS }, async (t) => {
-  const hub = await Hub.start(["--model", packed.model, "--local-fallback", "off", ...exact, ...patient]);
-  t.after(() => hub.remove());
-  const browser = await launch();
-  t.after(() => browser.close());
-  const page = await openTab(browser, hub.join);
-  assert.equal((await tabStatus(page)).self_test_rounds, 2, "plain and clamped experts were tested");
-  await hub.until(({ health }) => health === "ok", "the tab");
-  farthest(await scores(hub, packed.golden.slice(0, 2)), 1e-3);
-  assert.deepEqual(await thinkAndCall(hub), alone.chat);
-  const { residual_max } = await allRemote(hub, ["webgpu"]);
-  assert.ok(residual_max < 1 / 3, `${residual_max}`);
-});
+for (const [where, webgpu] of [["on a GPU", true], ["on the processor", false]])
+  test(`a tab computes gpt-oss's experts ${where} as the hub alone does`, async (t) => {
+    const hub = await Hub.start(["--model", packed.model, "--local-fallback", "off", ...exact, ...patient]);
+    t.after(() => hub.remove());
+    const browser = await launch([], { webgpu });
+    t.after(() => browser.close());
+    const page = await openTab(browser, hub.join);
+    assert.equal((await tabStatus(page)).self_test_rounds, 2, "plain and clamped experts were tested");
+    await hub.until(({ health }) => health === "ok", "the tab");
+    farthest(await scores(hub, packed.golden.slice(0, 2)), 1e-3);
+    assert.deepEqual(await thinkAndCall(hub), alone.chat);
+    const { residual_max } = await allRemote(hub, [webgpu ? "webgpu" : "cpu"]);
+    assert.ok(residual_max < 1 / 3, `${residual_max}`);
+  });
 
 for (const family of ["qwen2-moe", "glm4-moe", gpt_oss])
   test(`a hub's GPU computes ${family} but for its routed experts`, async (t) => {
