@@ -1,5 +1,6 @@
 // Firefox and WebKitGTK as a contributor's and as a user's browser: join, serve, stop, chat, reload, history. A part of
-// the page that a browser cannot do is hidden. Both compute on the processor.
+// the page that a browser cannot do is hidden. Both compute on the processor. Firefox with its preference for WebGPU
+// serves on a software GPU and answers on "this device", and Firefox that blocks cookies works without storage.
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
@@ -90,3 +91,94 @@ for (const [name, start, skip] of browsers) {
       assert.deepEqual(page.errors, []);
     })));
 }
+
+// Debian's Firefox has WebGPU behind a preference, and refuses software GPUs unless it is told not to.
+const with_gpu = { "dom.webgpu.enabled": true, "gfx.webgpu.ignore-blocklist": true };
+const skip = firefox ? false : `firefox-esr is ${absent}`;
+
+test("Firefox with WebGPU: a tab serves on the GPU", { skip }, (t) => (
+  withHub(t, () => Firefox.start(with_gpu), [...alone, "--deterministic"], async (hub, browser) => {
+    const alone_hub = await Hub.start(["--backend", "local", "--deterministic"]);
+    t.after(() => alone_hub.remove());
+    const tab = await startTab(browser, hub);
+    assert.equal(await tab.run(() => window.moexStatus.adapter.backend), "webgpu");
+    t.diagnostic(await tab.text("#gpu"));
+    const answer = await chat(hub, question);
+    assert.equal(answer.error, null);
+    assert.equal(answer.text, (await chat(alone_hub, question)).text);
+    const { calls, workers } = await hub.status();
+    assert.ok(calls.remote > 0 && calls.local === 0, JSON.stringify(calls));
+    assert.deepEqual(workers.map(({ backend }) => backend), ["webgpu"]);
+
+    await tab.reload();
+    await hub.until((status) => status.workers.length === 0, "the tab to leave");
+    await tab.until(() => !document.getElementById("start").disabled);
+    await tab.click("#start");
+    await serving(tab);
+    assert.equal(await tab.run(() => window.moexStatus.bytes_downloaded), 0, "the experts were stored");
+    assert.deepEqual(tab.errors, []);
+  })));
+
+async function chooseDevice(page) {
+  await page.click("#open-settings");
+  await page.select("#place", "device");
+  await page.until(() => (
+    !document.getElementById("device-load").hidden || document.getElementById("device-words").className === "problem"));
+}
+async function deviceReady(page) {
+  await page.until(() => {
+    const words = document.getElementById("device-words");
+    if (words.className === "problem") throw new Error(words.textContent);
+    return words.textContent.startsWith("Ready");
+  });
+}
+
+test("Firefox with WebGPU: two tabs load the model at once, answer on this device, and reload", { skip }, (t) => (
+  withHub(t, () => Firefox.start(with_gpu), ["--backend", "local", "--hub-dtype", "int8"], async (hub, browser) => {
+    const short = { ...question, max_tokens: 8 };
+    const expected = await chat(hub, short);
+    const pages = [await browser.open(`${hub.url}/`), await browser.open(`${hub.url}/`)];
+    for (const page of pages) {
+      await page.until(() => document.getElementById("model").textContent);
+      await chooseDevice(page);
+    }
+    // A handle of a file is exclusive here: the second tab has to wait for the first one.
+    await Promise.all(pages.map((page) => page.click("#device-load")));
+    for (const page of pages) await deviceReady(page);
+    await pages[1].close();
+
+    const [page] = pages;
+    await page.set("#max_tokens", String(short.max_tokens));
+    await page.set("#temperature", "0");
+    await page.click("#close-settings");
+    await ask(page, question.messages[0].content);
+    assert.equal(await page.text(".message.assistant .body"), expected.text);
+    assert.equal(await page.text(".facts .place"), "this device");
+
+    const asked = page.requests();
+    await page.reload();
+    await page.hasText(".message.assistant .body", expected.text.slice(0, 20));
+    await page.hasText("#pool-text", "this device");
+    await page.click("#new-chat");
+    await ask(page, question.messages[0].content);
+    assert.equal(await page.text(".message.assistant .body"), expected.text);
+    const loaded = asked.filter((path) => path.startsWith("/api/package/") || path === "/v1/chat/completions");
+    assert.deepEqual(loaded, [], "files are stored, and the hub computes nothing");
+    assert.deepEqual(page.errors, []);
+  })));
+
+test("Firefox that blocks cookies: chat, join and status work without storage", { skip }, (t) => (
+  withHub(t, () => Firefox.start({ "network.cookie.cookieBehavior": 2 }), alone, async (hub, browser) => {
+    const tab = await startTab(browser, hub);
+    await tab.hasText("#unkept-words", "stores no settings");
+    const page = await browser.open(`${hub.url}/`);
+    await page.hasText("#trouble", "cannot keep the conversation");
+    await page.set("#max_tokens", "8");
+    await ask(page, "Tell me of the sea.");
+    assert.ok((await page.text(".message.assistant .body")).length > 0);
+    const status = await browser.open(`${hub.url}/status.html`);
+    await status.until(() => document.querySelectorAll("#workers tr").length === 1);
+    // Firefox itself logs each refused call of a storage, whether the page catches its error or not.
+    const isOfPage = (error) => !error.includes("Storage access is restricted in this context");
+    for (const { errors } of [tab, page, status]) assert.deepEqual(errors.filter(isOfPage), []);
+  })));

@@ -43,6 +43,14 @@ class Page {
       return nodes.some((node) => node.textContent.includes(text) && node.checkVisibility());
     }, selector, words);
   }
+  // Writes into a field, seen or not, as if its user had.
+  set(selector, value) {
+    return this.run((one, text) => {
+      const node = document.querySelector(one);
+      node.value = text;
+      node.dispatchEvent(new Event("input"));
+    }, selector, value);
+  }
   isVisible(selector) {
     return this.run((one) => document.querySelector(one)?.checkVisibility() ?? false, selector);
   }
@@ -65,8 +73,15 @@ class FirefoxPage extends Page {
     await this.page.focus(selector);
     await this.page.keyboard.press(key);
   }
+  async select(selector, value) { await this.page.select(selector, value); }
   async reload() { await this.page.reload(); }
   async close() { await this.page.close(); }
+  // Returns a list that grows by the path of each request of the page.
+  requests() {
+    const paths = [];
+    this.page.on("request", (request) => paths.push(new URL(request.url()).pathname));
+    return paths;
+  }
 }
 
 export class Firefox {
@@ -75,7 +90,7 @@ export class Firefox {
     const browser = new Firefox();
     browser.engine = await require("puppeteer-core").launch({
       browser: "firefox", executablePath: firefox, headless: true, timeout: 0, protocolTimeout: 0,
-      extraPrefsFirefox: prefs,
+      extraPrefsFirefox: prefs, defaultViewport: { width: 1280, height: 800 },
     });
     return browser;
   }
