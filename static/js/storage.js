@@ -188,7 +188,10 @@ export const dropCache = (name) => bounded(`cache ${name}`, () => caches.delete(
 
 // ---- the service worker of this site
 
-export const hasServiceWorker = () => attempt(() => Boolean(navigator.serviceWorker && globalThis.caches), false);
+// A browser that refuses a page its values (cookies are blocked) refuses service workers, too, and Firefox logs each
+// refused call as an error of the page.
+export const hasServiceWorker = () => (
+  local !== null && attempt(() => Boolean(navigator.serviceWorker && globalThis.caches), false));
 
 // Registers the script at `url` and resolves to the active service worker.
 export function startServiceWorker(url) {
