@@ -1,7 +1,10 @@
 // A proxy to a port of this machine that delays both directions by half of a given round trip time,
 // exact to a tenth of a millisecond. Benches put it between a hub and its workers. The end of a
 // connection is delayed like its data.
-//   build/delay_line --port N --rtt-ms X      prints its own port, then serves until its input ends
+//   build/delay_line --port N --rtt-ms X [--late-share P --late-ms Y]
+//     prints its own port, then serves until its input ends. A share P of the bursts (chunks that
+//     follow each other within a millisecond, e.g. a frame) is late by Y ms more, and the chunks of
+//     the same direction behind it wait, as after a lost packet of TCP. The draw has a fixed seed.
 // The proxy is a program of its own, since timers of node fire up to a millisecond late and wait
 // for other work of the bench. The delay of a chunk begins when the kernel received it, not when
 // this program woke. The last tenths of a millisecond before a chunk is due are spent with polling
@@ -26,6 +29,7 @@
 #include <cstring>
 #include <deque>
 #include <list>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -42,14 +46,23 @@ struct Piece {
 struct Direction {
     int from = -1, to = -1;
     std::deque<Piece> pieces;
-    bool is_over = false;   // the stream has ended, so its socket is not read any more
-    bool is_stuck = false;  // the receiving side's send buffer is full
+    Clock::time_point came{};  // when the newest chunk came
+    bool is_over = false;      // the stream has ended, so its socket is not read any more
+    bool is_stuck = false;     // the receiving side's send buffer is full
 };
 struct Connection {
     std::array<Direction, 2> directions;
     bool is_closed = false;
 };
 
+struct Delays {
+    Clock::duration half{};  // of each chunk
+    Clock::duration late{};  // of a share of the bursts, in addition
+    double late_share = 0;
+};
+
+// Chunks that follow each other within this period are one burst.
+constexpr auto burst_gap = std::chrono::milliseconds(1);
 // In this period before a chunk is due the program polls instead of sleeping.
 constexpr auto looks_for = std::chrono::microseconds(200);
 
@@ -82,7 +95,7 @@ Clock::duration age_of(msghdr& message) {
     return {};
 }
 
-void read_from(Direction& direction, Clock::duration half) {
+void read_from(Direction& direction, const Delays& delays, std::mt19937_64& random) {
     static std::array<char, 1 << 18> buffer;
     alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(timespec))> told;
     iovec into{buffer.data(), buffer.size()};
@@ -95,7 +108,13 @@ void read_from(Direction& direction, Clock::duration half) {
     if (count < 0 && (errno == EAGAIN || errno == EINTR)) return;
     direction.is_over = count <= 0;
     const Clock::time_point came = Clock::now() - (count > 0 ? age_of(message) : Clock::duration{});
-    direction.pieces.push_back({came + half, {}, 0});
+
+    const bool begins_burst = came - direction.came > burst_gap;
+    direction.came = came;
+    const bool is_late = begins_burst &&
+                         std::uniform_real_distribution<>(0, 1)(random) < delays.late_share;
+    const Clock::duration more = is_late ? delays.late : Clock::duration{};
+    direction.pieces.push_back({came + delays.half + more, {}, 0});
     if (count > 0) direction.pieces.back().bytes.assign(buffer.data(), buffer.data() + count);
 }
 
@@ -117,10 +136,9 @@ bool send_due(Direction& direction, Clock::time_point now) {
 
 class Line {
   public:
-    Line(std::uint16_t port, double rtt_ms)
+    Line(std::uint16_t port, const Delays& delays)
         : target_(loopback(port)),
-          half_(std::chrono::duration_cast<Clock::duration>(
-              std::chrono::duration<double, std::milli>(rtt_ms / 2))),
+          delays_(delays),
           listener_(socket(AF_INET, SOCK_STREAM, 0)) {
         sockaddr_in any = loopback(0);
         socklen_t size = sizeof any;
@@ -143,7 +161,7 @@ class Line {
                     if (at < polled_.size() && polled_[at].fd == direction.from &&
                         (polled_[at].revents & (POLLIN | POLLHUP | POLLERR)) != 0 &&
                         !direction.is_over)
-                        read_from(direction, half_);
+                        read_from(direction, delays_, random_);
                     ++at;
                 }
             const Clock::time_point now = Clock::now();
@@ -200,12 +218,13 @@ class Line {
         prepare(near);
         prepare(far);
         Connection& made = connections_.emplace_back();
-        made.directions[0] = {near, far, {}, false, false};
-        made.directions[1] = {far, near, {}, false, false};
+        made.directions[0] = {.from = near, .to = far, .pieces = {}};
+        made.directions[1] = {.from = far, .to = near, .pieces = {}};
     }
 
     const sockaddr_in target_;
-    const Clock::duration half_;
+    const Delays delays_;
+    std::mt19937_64 random_{1};
     const int listener_;
     std::list<Connection> connections_;
     std::vector<pollfd> polled_;
@@ -214,19 +233,35 @@ class Line {
 }  // namespace
 
 int main(int count, char** arguments) {
-    double rtt_ms = -1;
+    double rtt_ms = -1, late_ms = 0, late_share = 0;
     int port = 0;
+    bool is_known = count % 2 == 1;
     for (int i = 1; i + 1 < count; i += 2) {
         const std::string name = arguments[i];
-        if (name == "--port") port = std::atoi(arguments[i + 1]);
-        if (name == "--rtt-ms") rtt_ms = std::atof(arguments[i + 1]);
+        if (name == "--port")
+            port = std::atoi(arguments[i + 1]);
+        else if (name == "--rtt-ms")
+            rtt_ms = std::atof(arguments[i + 1]);
+        else if (name == "--late-ms")
+            late_ms = std::atof(arguments[i + 1]);
+        else if (name == "--late-share")
+            late_share = std::atof(arguments[i + 1]);
+        else
+            is_known = false;
     }
-    if (port <= 0 || port > 65535 || rtt_ms < 0 || count != 5) {
-        std::fprintf(stderr, "usage: delay_line --port N --rtt-ms X\n");
+    if (!is_known || port <= 0 || port > 65535 || rtt_ms < 0 || late_ms < 0 || late_share < 0 ||
+        late_share > 1) {
+        std::fprintf(stderr,
+                     "usage: delay_line --port N --rtt-ms X [--late-share P --late-ms Y]\n");
         return 2;
     }
     prctl(PR_SET_TIMERSLACK, 1UL);  // without this, the system lets a timer fire up to 50 us late
     std::signal(SIGPIPE, SIG_IGN);
-    Line(static_cast<std::uint16_t>(port), rtt_ms).run();
+    const auto duration = [](double ms) {
+        return std::chrono::duration_cast<Clock::duration>(
+            std::chrono::duration<double, std::milli>(ms));
+    };
+    Line(static_cast<std::uint16_t>(port), {duration(rtt_ms / 2), duration(late_ms), late_share})
+        .run();
     return 0;
 }

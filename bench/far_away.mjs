@@ -3,12 +3,12 @@ import { spawn } from "node:child_process";
 import { join } from "node:path";
 
 // Resolves to a server on a free port, {address(), close()}, that forwards to 127.0.0.1:`port`. Data and the ends of
-// connections are delayed by half of `rtt_ms` in each direction. The proxy is a process (delay_line.cpp) of the build
-// in
-// MOEX_BUILD.
-export async function farAway(port, rtt_ms) {
+// connections are delayed by half of `rtt_ms` in each direction. A share `late.share` of the frames is late by
+// `late.ms` more. The proxy is a process (delay_line.cpp) of the build in MOEX_BUILD.
+export async function farAway(port, rtt_ms, late = { share: 0, ms: 0 }) {
   const line = spawn(join(process.env.MOEX_BUILD ?? "build", "delay_line"),
-    ["--port", String(port), "--rtt-ms", String(rtt_ms)], { stdio: ["pipe", "pipe", "inherit"] });
+    ["--port", port, "--rtt-ms", rtt_ms, "--late-share", late.share, "--late-ms", late.ms].map(String),
+    { stdio: ["pipe", "pipe", "inherit"] });
   const near = await new Promise((resolve, reject) => {
     line.once("error", reject);
     line.once("exit", (code) => reject(new Error(`delay_line ended with ${code}`)));

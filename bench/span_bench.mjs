@@ -2,11 +2,14 @@
 // Each native worker has a delay line of its own; the hub computes no experts (--local-fallback off). Both grains are
 // measured with the same hub and workers, in turns: `moex.spans: "off"` keeps an answer out of spans.
 //   node bench/span_bench.mjs [--shape NAME | --model DIR] [--rtt 0,5,20,50] [--workers 2] [--users 1] [--tokens 48]
-//     [--drafts off | replay@P] [--repeat 3] [--budget-mb 4096] [--hub-args "ARGS"] [--worker-args "ARGS"] [--header]
+//     [--repeat 3] [--budget-mb 4096] [--drafts off | replay@P] [--late-share P --late-ms X] [--hub-args "ARGS"]
+//     [--worker-args "ARGS"] [--header]
+// A share P [0] of the frames on each line, in both directions, is late by X ms [200] more, and what follows it waits.
 // NAME as in `moex-hub synth`. MOEX_BUILD: build folder [build], with moex-hub, moex-worker and delay_line. CSV: see
 // `columns`.
 //   trips         round trips of a token: the spans that were used, and each layer outside of them
 //   *_tok_s       median over the repeats of all users' tokens a second, without the first token of each answer
+//   *_gap_*_ms    time between two tokens of an answer: median and p99 of all answers that were counted
 //   of_bound      spans' rate beside users * 1000 / (trips * rtt + ms of a token at an RTT of 0), if that was measured
 //   experts_tok_s not measured with --drafts, because it takes a round trip a layer
 //   drafts_tok_s  spans with drafted tokens, each of them right with the probability P (replay_hub.cpp), at no cost
@@ -24,14 +27,17 @@ const { Hub, NativeWorker, build, run } = await import("../tests/browser/support
 const { farAway } = await import("./far_away.mjs");
 
 const columns = "model,workers,users,rtt_ms,spans,layers,trips,experts_tok_s,spans_tok_s,ratio,of_bound,late,failed,"
-  + "lies,up,up_formula,down,down_formula,kv_bytes_sent,drafts_tok_s";
+  + "lies,up,up_formula,down,down_formula,kv_bytes_sent,late_share,experts_gap_p50_ms,experts_gap_p99_ms,"
+  + "spans_gap_p50_ms,spans_gap_p99_ms,drafts_tok_s";
 const options = {
   model: "static/models/demo", shape: "", rtt: "0,5,20,50", workers: "2", users: "1", tokens: "48", repeat: "3",
-  drafts: "off", "budget-mb": "4096", "hub-args": "", "worker-args": "",
+  drafts: "off", "budget-mb": "4096", "late-share": "0", "late-ms": "200", "hub-args": "", "worker-args": "",
 };
 const with_header = readFlags("span_bench", options);
 const words = (text) => text.split(" ").filter(Boolean);
-const median = (list) => [...list].sort((a, b) => a - b)[list.length >> 1];
+const quantile = (list, q) => [...list].sort((a, b) => a - b)[Math.min(list.length - 1, Math.floor(list.length * q))];
+const median = (list) => quantile(list, 0.5);
+const late = { share: Number(options["late-share"]), ms: Number(options["late-ms"]) };
 const unchanged_min = 4;      // answers without another holder, where not every worker holds a span
 const warm_up_max = 400;      // answers that a swarm gets until its spans are measured
 
@@ -54,7 +60,7 @@ async function swarm(rtt_ms) {
   { program: acceptance ? ["replay_hub", acceptance, "0"] : ["moex-hub"] });
   const lines = [], workers = [];
   for (let i = 0; i < Number(options.workers); i += 1) {
-    const line = rtt_ms > 0 ? await farAway(hub.port, rtt_ms) : null;
+    const line = rtt_ms > 0 ? await farAway(hub.port, rtt_ms, late) : null;
     if (line) lines.push(line);
     const near = { url: line ? `http://127.0.0.1:${line.address().port}` : hub.url, join: hub.join };
     workers.push(await NativeWorker.start(near,
@@ -70,20 +76,36 @@ async function swarm(rtt_ms) {
   return { hub, model, end };
 }
 
+// Streams one answer. Resolves to its rate; adds the milliseconds between its tokens to `gaps`.
+async function stream({ hub, model }, fields, gaps) {
+  const response = await fetch(`${hub.url}/v1/completions`, {
+    method: "POST", headers: { "Content-Type": "application/json" },
+    body: JSON.stringify({ model, temperature: 0, ignore_eos: true, stream: true, ...fields }),
+  });
+  if (!response.ok) throw new Error(await response.text());
+  let held = "", last = 0, rate = 0;
+  for await (const bytes of response.body.pipeThrough(new TextDecoderStream())) {
+    const now = performance.now();
+    held += bytes;
+    for (let at; (at = held.indexOf("\n\n")) >= 0; held = held.slice(at + 2)) {
+      if (!held.startsWith("data: {")) continue;
+      const chunk = JSON.parse(held.slice(6, at));
+      if (chunk.error) throw new Error(JSON.stringify(chunk.error));
+      rate = chunk.timings?.predicted_per_second ?? rate;
+      if (!chunk.choices?.[0]?.text) continue;
+      if (last > 0) gaps.push(now - last);
+      last = now;
+    }
+  }
+  return rate;
+}
+
 // Resolves to the rate of an answer to each user, all at once.
-async function ask({ hub, model }, seed, max_tokens, users, spans, speculative = "off") {
+async function ask(one, seed, max_tokens, users, spans, { gaps = [], speculative = "off" } = {}) {
   const rates = await Promise.all(Array.from({ length: users }, async (_, user) => {
     const prompt = Array.from({ length: 16 }, (_, i) => (i * 7919 + (seed * 64 + user) * 104729) % 4000 + 100);
-    const response = await fetch(`${hub.url}/v1/completions`, {
-      method: "POST", headers: { "Content-Type": "application/json" },
-      body: JSON.stringify({
-        model, prompt, max_tokens, temperature: 0, seed, ignore_eos: true,
-        moex: acceptance ? { spans, speculative } : { spans },
-      }),
-    });
-    const body = await response.json();
-    if (!response.ok) throw new Error(JSON.stringify(body));
-    return body.timings.predicted_per_second;
+    const moex = acceptance ? { spans, speculative } : { spans };
+    return stream(one, { prompt, max_tokens, seed, moex }, gaps);
   }));
   return rates.reduce((sum, rate) => sum + rate, 0);
 }
@@ -111,16 +133,17 @@ async function measure(rtt_ms) {
   try {
     await warmUp(one);
     const users = Number(options.users), tokens = Number(options.tokens);
-    const rates = { off: [], auto: [], drafts: [] };
+    const rates = { off: [], auto: [], drafts: [] }, gaps = { off: [], auto: [] };
     const { spans: from } = await one.hub.status();
-    for (let i = 0; i < Number(options.repeat); i += 1)
+    for (let i = 0; i < Number(options.repeat); i += 1) {
       for (const spans of acceptance ? ["auto"] : ["off", "auto"]) {
-        rates[spans].push(await ask(one, i, tokens, users, spans));
+        rates[spans].push(await ask(one, i, tokens, users, spans, { gaps: gaps[spans] }));
       }
+    }
     // Each answer is drafted once it was given. The number of drafted tokens is learned on the way.
     for (let i = 0; acceptance && i < Number(options.repeat); i += 1) {
       for (let turn = 0; turn < 3; turn += 1) {
-        const rate = await ask(one, i, tokens, users, "auto", "auto");
+        const rate = await ask(one, i, tokens, users, "auto", { speculative: "auto" });
         if (turn === 2) rates.drafts.push(rate);
       }
     }
@@ -138,7 +161,8 @@ async function measure(rtt_ms) {
     console.log([basename(options.model), options.workers, users, rtt_ms, used.length, layers, trips, plain?.toFixed(2),
       spans.toFixed(2), plain ? (spans / plain).toFixed(2) : "", (spans / bound).toFixed(2), now.late - from.late,
       now.failed - from.failed, now.lies - from.lies, up.toFixed(0), row_bytes, down.toFixed(0),
-      (row_bytes + kv_bytes).toFixed(0), now.kv_bytes - from.kv_bytes,
+      (row_bytes + kv_bytes).toFixed(0), now.kv_bytes - from.kv_bytes, late.share,
+      ...["off", "auto"].flatMap((way) => [0.5, 0.99].map((q) => quantile(gaps[way], q)?.toFixed(1))),
       acceptance ? median(rates.drafts).toFixed(2) : ""].join(","));
   } finally {
     await one.end();
