@@ -34,10 +34,12 @@ function frameReader(f, { masked }) {
 
 // Packs a message into one frame, as a server sends it.
 function serverFrame(payload) {
-  const head = Buffer.alloc(payload.length < 126 ? 2 : 4);
+  const size = payload.length;
+  const head = Buffer.alloc(size < 126 ? 2 : size <= 65535 ? 4 : 10);
   head[0] = 0x82;
-  head[1] = Math.min(payload.length, 126);
-  if (payload.length >= 126) head.writeUInt16BE(payload.length, 2);
+  head[1] = size < 126 ? size : size <= 65535 ? 126 : 127;
+  if (head.length === 4) head.writeUInt16BE(size, 2);
+  if (head.length === 10) head.writeBigUInt64BE(BigInt(size), 2);
   return Buffer.concat([head, payload]);
 }
 
@@ -99,7 +101,7 @@ export class Front {
     for (const end of [socket, hub]) end.on("error", () => { socket.destroy(); hub.destroy(); });
   }
   // `toHub(payload)`, set before any worker joins: returns the message that the hub receives instead of a worker's
-  // message, of at most 65535 bytes; undefined for the unchanged message.
+  // message; undefined for the unchanged message.
   rewriteToHub(socket, hub, head) {
     const read = frameReader(({ fin, opcode, payload, raw }) => {
       const given = fin && opcode === 2 ? this.toHub(payload) : undefined;
@@ -110,7 +112,7 @@ export class Front {
     socket.on("end", () => hub.end());
   }
   // `toWorker(payload, give)`, set before any worker joins: sees each message of the hub and gives the messages that
-  // the worker receives instead, of at most 65535 bytes; returns undefined for the unchanged message.
+  // the worker receives instead; returns undefined for the unchanged message.
   rewrite(hub, socket) {
     const give = (payload) => socket.write(serverFrame(payload));
     const read = frameReader(({ fin, opcode, payload, raw }) => {
