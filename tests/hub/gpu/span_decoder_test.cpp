@@ -3,6 +3,7 @@
 #include "web-worker/spans/span_decoder.h"
 
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <iostream>
@@ -245,6 +246,57 @@ class SpanDecoderTest : public testing::Test {
         decoder_->use_spans(nullptr);
         return text;
     }
+    // Returns the likeliest token after each row of `logits`.
+    static std::vector<TokenId> likeliest(const std::vector<float>& logits) {
+        const std::size_t size = demo()->config().vocab_size;
+        std::vector<TokenId> all;
+        for (auto row = logits.begin(); row < logits.end(); row += static_cast<long>(size))
+            all.push_back(
+                static_cast<TokenId>(std::max_element(row, row + static_cast<long>(size)) - row));
+        return all;
+    }
+    // A greedy text of spans, and how many of its tokens the hub alone would have written, too.
+    struct LongText {
+        std::vector<TokenId> ids;
+        std::size_t num_compared = 0, num_equal = 0;
+    };
+    // Writes the greedy text of `spans` after `prompt` until it has `num_tokens` ids. The hub alone
+    // drafts tokens, and the spans compute all of them in one step, so that a text takes few steps:
+    // rows of one step have the bits of rows one by one (ChunkAndBatchChangeNoBit).
+    LongText long_text(SpanBackend& spans, std::span<const TokenId> prompt,
+                       std::size_t num_tokens) {
+        constexpr std::size_t drafts_max = 15;
+        KvCache::Sequence away(cache_), here(cache_);
+        LongText text{.ids = {prompt.begin(), prompt.end()}};
+        const auto rest = [&](const KvCache::Sequence& kv) {
+            return std::span<const TokenId>(text.ids).subspan(kv.num_tokens());
+        };
+        decoder_->use_spans(&spans);
+        text.ids.push_back(likeliest(step(away, rest(away))).back());
+        while (text.ids.size() < num_tokens) {
+            decoder_->use_spans(nullptr);
+            std::vector<TokenId> rows{text.ids.back()};
+            std::vector<TokenId> next = likeliest(step(here, rest(here)));
+            while (rows.push_back(next.back()), rows.size() <= drafts_max)
+                next = likeliest(step(here, std::span(rows).last(1)));
+
+            decoder_->use_spans(&spans);
+            const std::vector<TokenId> own = likeliest(
+                step(away, std::span(rows).first(drafts_max)));
+            std::size_t agreed = 0;
+            while (agreed < drafts_max && own[agreed] == rows[agreed + 1]) ++agreed;
+            const std::size_t taken = std::min(agreed + 1, drafts_max);
+            text.num_equal += agreed;
+            text.num_compared += taken;
+            text.ids.insert(text.ids.end(), own.begin(), own.begin() + static_cast<long>(taken));
+            for (KvCache::Sequence* kv : {&away, &here})
+                kv->roll_back(
+                    std::min(kv->num_tokens(), static_cast<std::uint32_t>(text.ids.size() - 1)));
+        }
+        spans.ended(away.id());
+        decoder_->use_spans(nullptr);
+        return text;
+    }
     static void expect_same_bits(std::span<const float> a, std::span<const float> b) {
         ASSERT_EQ(a.size(), b.size());
         ASSERT_FALSE(a.empty());
@@ -323,6 +375,33 @@ TEST_F(SpanDecoderTest, GreedyTextIsTheSameWhateverTheSplit) {
     EXPECT_EQ(greedy(&parts, prompt, 60), wanted);
     EXPECT_EQ(greedy(&single, prompt, 60), wanted);
     EXPECT_GT(single.trips_, 4 * whole.trips_);
+}
+
+// By hand with MOEX_SPAN_TOKENS=10000: at least so many tokens, in texts of 480.
+TEST_F(SpanDecoderTest, LongGreedyTextsAreTheSameWhateverTheSplit) {
+    const char* wanted = std::getenv("MOEX_SPAN_TOKENS");
+    const std::size_t num_wanted = wanted ? std::strtoull(wanted, nullptr, 10) : 100;
+    constexpr std::size_t text_tokens = 480, prompt_tokens = 6;
+    LocalSpans whole({{2, 7}}), halves({{2, 5}, {5, 7}});
+    LocalSpans single({{2, 3}, {3, 4}, {4, 5}, {5, 6}, {6, 7}});
+    std::size_t written = 0, num_compared = 0, num_equal = 0;
+    for (unsigned seed = 1; written < num_wanted; ++seed) {
+        const std::size_t num_ids = std::min(text_tokens, num_wanted - written + prompt_tokens);
+        const LongText text = long_text(whole, test::random_tokens(prompt_tokens, 8000, seed),
+                                        num_ids);
+        const auto ids = std::span(text.ids);
+        for (LocalSpans* split : {&halves, &single}) {
+            const std::vector<TokenId> next = likeliest(logits(split, ids, 16));
+            for (std::size_t at = prompt_tokens; at < ids.size(); ++at)
+                ASSERT_EQ(next[at - 1], ids[at]) << "text " << seed << ", token " << at;
+        }
+        written += ids.size() - prompt_tokens;
+        num_compared += text.num_compared;
+        num_equal += text.num_equal;
+    }
+    std::cout << written << " tokens, the same for spans of 5, 3 + 2 and 1 layers; the hub alone "
+              << "would have written " << num_equal << " of " << num_compared << '\n';
+    EXPECT_GE(static_cast<double>(num_equal), 0.99 * static_cast<double>(num_compared));
 }
 
 TEST_F(SpanDecoderTest, SplitAmongSpansChangesNoBit) {
