@@ -3,6 +3,7 @@
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 import { table as admin_table } from "../../static/js/words/admin.js";
+import { table as bench_table } from "../../static/js/words/bench.js";
 import { table as status_table } from "../../static/js/words/status.js";
 import { toldIn } from "../../static/js/words/settings.js";
 import { Hub } from "./support/hub.mjs";
@@ -179,6 +180,23 @@ test("the dashboard uses the user's language and switches at once", async () => 
     await page.locator("#heat-words", { hasText: "Der Hub berechnet alle Experten selbst." }).waitFor();
     await hearBoth(page, status_table, "#dashboard");
     await page.locator("#foot", { hasText: "läuft seit" }).waitFor();
+    assert.deepEqual(page.errors, []);
+  } finally {
+    await context.close();
+    await hub.remove();
+  }
+});
+
+test("the bench page uses the user's language, and offers a phone a small model", async () => {
+  const hub = await Hub.start(["--backend", "local"]);
+  const context = await browser.newContext({ locale: "de-AT", userAgent: "Mozilla/5.0 (Linux; Android 16) Mobile" });
+  await context.addInitScript(() => {
+    Object.defineProperty(Navigator.prototype, "userAgentData", { value: { mobile: true } });
+  });
+  try {
+    const page = await openPage(context, `${hub.url}/bench.html`);
+    await hearBoth(page, bench_table, "#model");
+    assert.match(await page.locator("#model option:checked").textContent(), /^SmolLM 135M/);
     assert.deepEqual(page.errors, []);
   } finally {
     await context.close();

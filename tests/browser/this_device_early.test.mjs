@@ -44,6 +44,28 @@ test("a question asked while the model loads is answered when it is ready", asyn
   assert.deepEqual(page.errors, []);
 });
 
+// Every allocation of the GPU fails.
+const too_small = `
+GPUDevice.prototype.popErrorScope = async () => new GPUOutOfMemoryError("no memory");
+`;
+
+test("a GPU that is too small loads no byte of the model", async (t) => {
+  const context = await browser.newContext();
+  t.after(() => context.close());
+  const gpu = readFileSync(new URL("../../web-worker/browser/gpu.js", import.meta.url), "utf8");
+  await context.route("**/wasm/gpu.js", (route) => route.fulfill({
+    contentType: "text/javascript", body: gpu.replace(/\n(?=const |export )/, `\n${too_small}`),
+  }));
+  const asked = [];
+  context.on("request", (request) => asked.push(new URL(request.url()).pathname));
+  const page = await openChat(context, hub);
+  await page.locator("#open-settings").click();
+  await page.locator("#place").selectOption("device");
+  assert.match(await deviceSettled(page), /^The GPU has too little memory for the model/);
+  assert.equal(await page.locator("#device-load").isVisible(), false);
+  assert.deepEqual(asked.filter((path) => path.startsWith("/api/package/")), []);
+});
+
 // As in Firefox and Safari: a handle is exclusive, whatever mode is asked for.
 const exclusive = `
 const createHandle = FileSystemFileHandle.prototype.createSyncAccessHandle;

@@ -4,6 +4,7 @@ import { readFileSync, readdirSync } from "node:fs";
 import { join, resolve } from "node:path";
 import { test } from "node:test";
 
+import { firstShape } from "../../static/js/bench/model_words.js";
 import { numFinished } from "../../static/js/chat/blocks.js";
 import { bytes, count, ms, span, when } from "../../static/js/format.js";
 import { isPhone, lentMb } from "../../static/js/device_kind.js";
@@ -291,6 +292,14 @@ test("PhonesLendLessMemoryByDefault", () => {
   assert.equal(lentMb({ userAgent: "Mozilla/5.0 (X11; CrOS x86_64)", deviceMemory: 2 }), 256);
 });
 
+test("BenchPageOffersAModelThatTheDeviceCanHold", () => {
+  const iphone = { userAgent: "Mozilla/5.0 (iPhone; CPU iPhone OS 26_0 like Mac OS X) AppleWebKit/605.1.15" };
+  assert.equal(firstShape(iphone), "smollm-135m");
+  assert.equal(firstShape({ userAgentData: { mobile: true }, userAgent: "", deviceMemory: 8 }), "smollm-135m");
+  assert.equal(firstShape({ userAgent: "Mozilla/5.0 (X11; CrOS x86_64)", deviceMemory: 4 }), "qwen2-0.5b");
+  assert.equal(firstShape({ userAgent: "Mozilla/5.0 (X11; Linux x86_64)", deviceMemory: 8 }), "qwen2-1.5b");
+});
+
 test("PastedJoinLinkGivesTokenAndAddress", () => {
   const token = "moex-join-0123456789abcdef";
   assert.deepEqual(readLink(` https://hub.example/moex/join.html#token=${token} `),
@@ -319,18 +328,36 @@ test("CompleteHubLacksFurtherCopiesOnly", () => {
   assert.match(lendWords({ ...lend, held: 120 })[0], /^8 experts are held by no contributor; help is needed most/);
 });
 
-// ---- addresses
+// ---- addresses and storage
 
-test("NoPageNamesAPathFromTheRootOfItsOrigin", () => {
+// Returns [name, address] of each file of the pages and of each script of their workers.
+function filesOfPages() {
   const folder = new URL("../../static/", import.meta.url);
   const files = readdirSync(folder, { recursive: true }).filter((name) => /\.(js|html|css)$/.test(name));
   const worker = new URL("../../web-worker/browser/", import.meta.url);
   const texts = [...files.map((name) => [name, new URL(name, folder)]),
     ...readdirSync(worker).filter((name) => name.endsWith(".js")).map((name) => [name, new URL(name, worker)])];
   assert.ok(texts.length > 50);
+  return texts;
+}
+
+// Storage that throws or never answers is handled in one module (js/storage.js, wasm/storage.js). A service worker
+// runs where storage works.
+test("OneModuleReachesTheBrowsersStorage", () => {
+  const names = "indexedDB|localStorage|sessionStorage|BroadcastChannel|caches";
+  const storage = new RegExp(`\\b(?:${names}|navigator\\.(?:storage|locks|serviceWorker))\\b`);
+  const isScript = (name) => name.endsWith(".js") && !/(^|\/)(storage|service_worker)\.js$/.test(name);
+  const wrong = filesOfPages().filter(([name]) => isScript(name) && !name.includes("vendor"))
+    .flatMap(([name, file]) => readFileSync(file, "utf8").split("\n")
+      .filter((line) => !/^\s*(\/\/|\*)/.test(line) && storage.test(line.replace(/\/\/ .*$/, "")))
+      .map((line) => `${name}: ${line.trim()}`));
+  assert.deepEqual(wrong, []);
+});
+
+test("NoPageNamesAPathFromTheRootOfItsOrigin", () => {
   const folders = "js|css|wasm|vendor|api|v1|health|weights|worker|join|status|admin|bench|favicon|service_worker";
   const absolute = new RegExp(`["'\`(=]/(?:${folders})\\b`);
-  const wrong = texts.flatMap(([name, file]) => readFileSync(file, "utf8").split("\n")
+  const wrong = filesOfPages().flatMap(([name, file]) => readFileSync(file, "utf8").split("\n")
     .filter((line) => !/^\s*(\/\/|\*)/.test(line) && absolute.test(line.replace(/\/\/ .*$/, "")))
     .map((line) => `${name}: ${line.trim()}`));
   assert.deepEqual(wrong, []);
