@@ -4,12 +4,14 @@
 
 #include <ctime>
 
+#include "hub/base/heap.h"
 #include "hub/base/log.h"
 
 namespace moex::net {
 namespace {
 
 constexpr Duration look_at_host_every = 5s;
+constexpr std::uint32_t return_memory_every_looks = 12;  // once a minute
 
 std::uint64_t free_bytes(const std::filesystem::path& folder) {
     struct statvfs disk {};
@@ -58,7 +60,11 @@ void HostWatch::look() {
 
 void HostWatch::tick() {
     if (stopped_) return;
-    asio::post(hub_.disk_thread, [this] { look(); });
+    const bool is_minute = ++looks_ % return_memory_every_looks == 0;
+    asio::post(hub_.disk_thread, [this, is_minute] {
+        look();
+        if (is_minute) return_free_memory();
+    });
     timer_.expires_after(look_at_host_every);
     timer_.async_wait([this](NetError error) {
         if (!error) tick();

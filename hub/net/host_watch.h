@@ -1,5 +1,6 @@
 // Looks at the certificate and at the disk of the state folder every few seconds, on the disk
 // thread, and posts the result to the hub's HostBoard. Writes one log line per cause and minute.
+// Returns free memory to the system once a minute, on that thread, too.
 #pragma once
 
 #include <atomic>
@@ -26,6 +27,7 @@ class HostWatch {
     std::atomic<std::int64_t> certificate_end_s_{0};
     CertificateReminder reminder_;  // used by look()
     bool stopped_ = false;          // swarm strand
+    std::uint32_t looks_ = 0;       // swarm strand
 };
 
 }  // namespace moex::net
