@@ -131,13 +131,17 @@ function isEither() { return panel.settings.place === "either"; }
 
 // Applies the chosen place of computation. Switching to the hub frees the memory that the model takes on this device.
 function choosePlace() {
-  if (isHere() || isEither()) return device.begin();
+  if (isHere() || isEither()) {
+    device.begin();
+    drawDevice(device.state);      // the device may be ready already, and the words say where questions go now
+    return;
+  }
   device.end();
   letGoOfPage();
 }
 
 function drawDevice(state) {
-  device_panel.draw(state);
+  device_panel.draw(state, isEither());
   drawPages();
   drawPool();
   drawComposer();

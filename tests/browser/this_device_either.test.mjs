@@ -40,7 +40,8 @@ test("the hub reads a long question, and this device answers with the hub's word
   page.context().on("request", (request) => asked.push(new URL(request.url()).pathname));
   const pill = () => page.locator("#pool-text").textContent();
   await set(page, { place: "either", max_tokens: String(max_tokens), temperature: "0" });
-  assert.equal(await pill(), "the hub; this device loads", "before the model is here, words go to the hub");
+  await page.waitForFunction(() => !document.getElementById("device-load").hidden);
+  assert.equal(await pill(), "the hub; this device is not ready", "before the model is here, words go to the hub");
   const early = await answerTo(page, "Tell me of a garden.");
   assert.equal(early.facts.place, "hub");
 

@@ -378,15 +378,20 @@ test("PillNamesThisDeviceBeforeItIsReady", () => {
 test("PillNamesBothPlacesWhereEitherAnswers", () => {
   const hub = poolWords({ status: "ok", workers: 2 });
   for (const phase of ["off", "looking", "asking", "fetching", "warming", "failed"]) {
-    const { kind, text, welcome } = eitherWords({ phase }, hub);
+    const { kind, text, short, welcome } = eitherWords({ phase }, hub);
     assert.equal(kind, hub.kind, phase);
-    assert.match(text, /^the hub/, phase);
+    const is_coming = ["looking", "fetching", "warming"].includes(phase);
+    assert.match(text, is_coming ? /^the hub.*loads$/ : /^the hub.*not ready$/);
+    assert.equal(short, "hub", phase);
     assert.match(welcome, /the hub answers, so what you write goes to it/, phase);
   }
   const { kind, text, welcome } = eitherWords({ phase: "ready" }, poolWords(null));
   assert.equal(kind, "good", "this device answers also without the hub");
   assert.equal(text, "this device or the hub");
   assert.match(welcome, /may go to the hub/);
+  const asking = { phase: "asking", bytes: 2e9, missing_bytes: 2e9 };
+  assert.match(deviceWords(asking), /stays on this device/);
+  assert.doesNotMatch(deviceWords(asking, true), /stays on this device/);
 });
 
 test("PlacesLearnTheHubsSpeedFromItsOwnAnswersOnly", () => {

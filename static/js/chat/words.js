@@ -48,6 +48,9 @@ export function bannerWords(health, http_status) {
   return { text: units > 0 ? say("missing", units - covered, units) : say("parts_missing"), wants_join: true };
 }
 
+// The phases of a device (chat/device.js) in which the model is on its way.
+const coming_phases = ["looking", "fetching", "warming"];
+
 // Returns the same as poolWords() while answers are computed on this device: what is true before the model is loaded,
 // meanwhile, and afterwards. No question goes to the hub, whatever the device's state.
 export function placeWords({ phase }) {
@@ -55,25 +58,29 @@ export function placeWords({ phase }) {
     kind, text: say(`device_pill${name}`), short: say("device_pill_short"), welcome: say(`device_welcome${name}`),
   });
   if (phase === "ready") return words("good", "");
-  return words("warn", ["looking", "fetching", "warming"].includes(phase) ? "_coming" : "_missing");
+  return words("warn", coming_phases.includes(phase) ? "_coming" : "_missing");
 }
 
 // Returns the same as poolWords() where each answer is computed by this device or by the hub: before the device is
 // ready, the hub answers. `hub`: the words of poolWords().
 export function eitherWords({ phase }, hub) {
-  const name = phase === "ready" ? "" : "_coming";
-  return {
-    kind: phase === "ready" ? "good" : hub.kind, text: say(`either_pill${name}`), short: say("either_pill_short"),
-    welcome: `${say(`either_welcome${name}`)} ${hub.welcome}`,
-  };
+  if (phase === "ready") {
+    const welcome = `${say("either_welcome")} ${hub.welcome}`;
+    return { kind: "good", text: say("either_pill"), short: say("either_pill_short"), welcome };
+  }
+  const name = coming_phases.includes(phase) ? "coming" : "missing";
+  const welcome = `${say("either_welcome_coming")} ${hub.welcome}`;
+  return { kind: hub.kind, text: say(`either_pill_${name}`), short: say("hub"), welcome };
 }
 
 // ---- texts about "this device"; its state {phase, ...} is defined in chat/device.js
 
-export function deviceWords({ phase, code, message, ...state }) {
+// `is_either`: the hub may answer, too.
+export function deviceWords({ phase, code, message, ...state }, is_either = false) {
   switch (phase) {
     case "looking": return say("device_looking");
-    case "asking": return `${say("device_asking", bytes(state.bytes))}${memoryWords(state.bytes)}`;
+    case "asking": return `${say(is_either ? "either_asking" : "device_asking", bytes(state.bytes))}${
+      memoryWords(state.bytes)}`;
     case "fetching": return say("device_fetching", bytes(state.done_bytes), bytes(state.all_bytes));
     case "warming": return say("device_warming");
     case "ready": return say(state.software ? "device_ready_software" : "device_ready", state.adapter);

@@ -176,9 +176,12 @@ export const table = {
     device_form_hint: "The form of answers works with the hub only; this device writes plain text.",
     either_pill: "this device or the hub",
     either_pill_coming: "the hub; this device loads",
+    either_pill_missing: "the hub; this device is not ready",
     either_pill_short: "either",
     either_welcome: "Each answer is computed where it is faster: on this device or by the hub. What you write may go "
       + "to the hub.",
+    either_asking: (size) => `The model takes ${size}. It is downloaded from the hub once and kept in this browser. `
+      + "Then each answer is computed where it is faster, here or by the hub; while the hub is away, here.",
     either_welcome_coming: "Until the model is on this device, the hub answers, so what you write goes to it.",
     device_pill: "this device",
     device_pill_coming: "this device, loading",
@@ -492,9 +495,12 @@ export const table = {
     device_form_hint: "Die Form der Antworten zählt nur beim Hub: dieses Gerät schreibt einfachen Text.",
     either_pill: "dieses Gerät oder der Hub",
     either_pill_coming: "der Hub; dieses Gerät lädt",
+    either_pill_missing: "der Hub; dieses Gerät ist nicht bereit",
     either_pill_short: "beide",
     either_welcome: "Jede Antwort wird da berechnet, wo es schneller geht: auf diesem Gerät oder vom Hub. Was du "
       + "schreibst, kann zum Hub gehen.",
+    either_asking: (size) => `Das Modell hat ${size}. Es wird einmal vom Hub geladen und in diesem Browser behalten. `
+      + "Dann wird jede Antwort da berechnet, wo es schneller geht, hier oder vom Hub; ist der Hub fort, hier.",
     either_welcome_coming: "Bis das Modell auf diesem Gerät ist, antwortet der Hub; was du schreibst, geht also zu "
       + "ihm.",
     device_pill: "dieses Gerät",
