@@ -335,10 +335,10 @@ Checked<std::shared_ptr<EmbeddingJob>> ApiState::prepare_embedding(
 Checked<std::shared_ptr<PrefillJob>> ApiState::prepare_prefill(
     const HttpRequest& request, std::function<bool(std::function<void()>)> run_later,
     std::shared_ptr<ByteResponder> responder) const {
-    if (!options.kv_source)
-        return Refusal{501, "This hub hands off no keys and values.", "not_supported", ""};
     MOEX_OR_REFUSE(body, parse_api_body(request.body, options.body_bytes_max));
     MOEX_OR_REFUSE(params, read_prefill(body, package->config().vocab_size));
+    if (!options.kv_source)
+        return Refusal{501, "This hub hands off no keys and values.", "not_supported", ""};
     MOEX_ADMIT(check_model(params.model));
     MOEX_ADMIT(check_fits(params.prompt, "prompt"));
 
