@@ -476,7 +476,7 @@ function drawPool() {
   if (health === undefined && !is_here) return;
   const hub_words = is_here ? null : poolWords(health, needsKey());
   const { kind, text, short, welcome } = is_here ? placeWords(device.state)
-    : isEither() ? eitherWords(device.state, hub_words) : hub_words;
+    : isEither() ? eitherWords(device.state, hub_words, health === null) : hub_words;
   element("pool").className = `pill ${kind}`;
   element("pool-text").textContent = text;
   element("pool-short").textContent = short;
@@ -485,7 +485,7 @@ function drawPool() {
   element("kept-on-disk").hidden = !(hours > 0);
   element("kept-on-disk").textContent = hours > 0 ? say("kept_on_disk", hours) : "";
 
-  const words = is_here ? null : bannerWords(health, health_status);
+  const words = is_here ? null : bannerWords(health, health_status, isEither() && device.ready);
   const banner = element("banner");
   banner.hidden = words === null;
   if (!words || banner.dataset.words === words.text) return;

@@ -79,6 +79,8 @@ test("the hub reads a long question, and this device answers with the hub's word
   await deviceSettled(page);
   await hub.stop();
   await page.waitForFunction(() => !document.getElementById("banner").hidden);
+  assert.equal(await pill(), "this device; the hub is away");
+  assert.match(await page.locator("#banner").textContent(), /this device answers alone/);
   const away = await answerTo(page, "Tell me of the sea.");
   assert.equal(away.facts.place, "device");
   assert.deepEqual(page.errors, []);

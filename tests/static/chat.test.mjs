@@ -385,8 +385,13 @@ test("PillNamesBothPlacesWhereEitherAnswers", () => {
     assert.equal(short, "hub", phase);
     assert.match(welcome, /the hub answers, so what you write goes to it/, phase);
   }
-  const { kind, text, welcome } = eitherWords({ phase: "ready" }, poolWords(null));
-  assert.equal(kind, "good", "this device answers also without the hub");
+  const away = eitherWords({ phase: "ready" }, poolWords(null), true);
+  assert.equal(away.kind, "good", "this device answers also without the hub");
+  assert.match(away.text, /^this device; the hub is away$/);
+  assert.match(bannerWords(null, 0, true).text, /this device answers alone/);
+  assert.doesNotMatch(bannerWords(null, 0).text, /this device/);
+  const { kind, text, welcome } = eitherWords({ phase: "ready" }, hub, false);
+  assert.equal(kind, "good");
   assert.equal(text, "this device or the hub");
   assert.match(welcome, /may go to the hub/);
   const asking = { phase: "asking", bytes: 2e9, missing_bytes: 2e9 };

@@ -36,10 +36,11 @@ function welcomeWords(health) {
   return `${say("people_lend", workers)} ${rest}`;
 }
 
-// Returns the banner {text, wants_join}, or null if no banner is needed.
-export function bannerWords(health, http_status) {
+// Returns the banner {text, wants_join}, or null if no banner is needed. `device_answers`: this device answers without
+// the hub.
+export function bannerWords(health, http_status, device_answers = false) {
   const plain = (text) => ({ text, wants_join: false });
-  if (!health) return plain(say("no_answer"));
+  if (!health) return plain(say(device_answers ? "either_away" : "no_answer"));
   if (health.status === "draining") return plain(say("shutting_down"));
   if (health.status === "loading") return plain(say("loading"));
   if (http_status === 200) return null;
@@ -62,8 +63,12 @@ export function placeWords({ phase }) {
 }
 
 // Returns the same as poolWords() where each answer is computed by this device or by the hub: before the device is
-// ready, the hub answers. `hub`: the words of poolWords().
-export function eitherWords({ phase }, hub) {
+// ready, the hub answers. `hub`: the words of poolWords(); `is_away`: the hub does not answer.
+export function eitherWords({ phase }, hub, is_away) {
+  if (phase === "ready" && is_away) {
+    const short = say("device_pill_short");
+    return { kind: "good", text: say("either_pill_away"), short, welcome: say("either_away") };
+  }
   if (phase === "ready") {
     const welcome = `${say("either_welcome")} ${hub.welcome}`;
     return { kind: "good", text: say("either_pill"), short: say("either_pill_short"), welcome };

@@ -177,7 +177,9 @@ export const table = {
     either_pill: "this device or the hub",
     either_pill_coming: "the hub; this device loads",
     either_pill_missing: "the hub; this device is not ready",
+    either_pill_away: "this device; the hub is away",
     either_pill_short: "either",
+    either_away: "The hub does not answer. Until it is back, this device answers alone.",
     either_welcome: "Each answer is computed where it is faster: on this device or by the hub. What you write may go "
       + "to the hub.",
     either_asking: (size) => `The model takes ${size}. It is downloaded from the hub once and kept in this browser. `
@@ -496,7 +498,9 @@ export const table = {
     either_pill: "dieses Gerät oder der Hub",
     either_pill_coming: "der Hub; dieses Gerät lädt",
     either_pill_missing: "der Hub; dieses Gerät ist nicht bereit",
+    either_pill_away: "dieses Gerät; der Hub ist fort",
     either_pill_short: "beide",
+    either_away: "Der Hub antwortet nicht. Bis er wieder da ist, antwortet dieses Gerät allein.",
     either_welcome: "Jede Antwort wird da berechnet, wo es schneller geht: auf diesem Gerät oder vom Hub. Was du "
       + "schreibst, kann zum Hub gehen.",
     either_asking: (size) => `Das Modell hat ${size}. Es wird einmal vom Hub geladen und in diesem Browser behalten. `
