@@ -399,7 +399,9 @@ Api::Api(std::shared_ptr<const ModelPackage> package, std::shared_ptr<const Toke
                             .count();
 }
 
-Api::~Api() = default;
+// The threads end here, and not with the last reference: that may be on one of them, in a job that
+// translates pages.
+Api::~Api() { texts_->stop(); }
 
 void ApiState::run_completion(const HttpRequest& request, const CompletionEndpoint& endpoint,
                               const Responder& responder) const {

@@ -86,8 +86,7 @@ class Api {
     void queue_answer(HttpRequest request, Responder responder, Answer answer);
 
     std::shared_ptr<ApiState> state_;
-    // The last member, so that its threads end before the other members are destroyed. Jobs that
-    // translate pages hold a weak reference.
+    // The destructor stops its threads. Jobs that translate pages hold a weak reference.
     std::shared_ptr<TextPool> texts_;
 };
 

@@ -38,8 +38,8 @@ struct ApiOptions {
     std::vector<std::string> modes;  // lossy modes that /v1/models lists
     // Perplexity of each mode, "exact" included; empty: not measured.
     std::map<std::string, double> perplexity;
-    // The source of the engine's pages of keys and values. Empty: they are not handed off, because
-    // a device that has the model's package could not go on from them.
+    // The source of the engine's pages of keys and values, of which whole ones make a page of the
+    // stream (prefill_job.h). Empty: this hub hands off no pages.
     std::optional<KvSource> kv_source;
     bool drafts = true;  // the engine drafts tokens, and requests may choose how many
     // The most late expert calls of one answer that default vectors may replace (moex.late_ms); 0:

@@ -26,7 +26,7 @@ class TextPool {
   public:
     explicit TextPool(TextPoolOptions options = {});
     ~TextPool();  // calls stop()
-    // Waits for running jobs, drops queued jobs, and refuses new ones. Called only once.
+    // Waits for running jobs, drops queued jobs, and refuses new ones. Not on a thread of the pool.
     void stop();
 
     // Runs `job` once, on a thread of the pool; the job works on a text of `bytes` bytes. Refuses

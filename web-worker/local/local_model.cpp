@@ -206,7 +206,7 @@ void LocalModel::on_end(Result<AnswerEnd> how) {
     keep(static_cast<std::uint32_t>(held_.size()));
 }
 
-// Tells the shelf of the first `num_tokens` tokens, as far as this device computed their rows.
+// Offers the shelf the first `num_tokens` tokens, up to the first rows of the hub.
 void LocalModel::keep(std::uint32_t num_tokens) {
     const std::uint32_t own = pages_->num_own(num_tokens);
     if (own > 0) shelf_->keep(turn_, std::span(held_).first(own));

@@ -44,10 +44,7 @@ RouteFacts read_route_facts(const Json& json) {
     const Json& words = member(json, "words");
     if (words.is_string() && words.get_ref<const std::string&>() == "to_hub")
         facts.words = WordsMayGo::to_hub;
-    read(json, "prompt_tokens", facts.prompt_tokens);
     read(json, "answer_tokens", facts.answer_tokens);
-    read(json, "held_tokens", facts.held_tokens);
-    read(json, "context_tokens", facts.context_tokens);
     read(json, "hub_context_tokens", facts.hub_context_tokens);
     read(json, "hub_answers", facts.hub_answers);
     read(json, "hub_hands_off", facts.hub_hands_off);
@@ -56,8 +53,6 @@ RouteFacts read_route_facts(const Json& json) {
     read(json, "hub", facts.hub);
     read(json, "bytes_per_s", facts.bytes_per_s);
     read(json, "round_trip_s", facts.round_trip_s);
-    read(json, "f16_bytes_per_token", facts.f16_bytes_per_token);
-    read(json, "u8_bytes_per_token", facts.u8_bytes_per_token);
     return facts;
 }
 

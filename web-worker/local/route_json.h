@@ -7,8 +7,9 @@
 
 namespace moex {
 
-// Reads the members that have the names of RouteFacts. `words` is "to_hub" or anything else; `here`
-// and `hub` are objects. A member that is absent, or of another type, keeps its default.
+// Reads the facts that JavaScript knows, by their names in RouteFacts; the model adds the others
+// (LocalModel::add_facts). `words` is "to_hub" or anything else; `here` and `hub` are objects. A
+// member that is absent, or of another type, keeps its default.
 RouteFacts read_route_facts(const nlohmann::ordered_json& json);
 
 // An infinite time is null, as JSON has no such number.

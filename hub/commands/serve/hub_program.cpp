@@ -498,8 +498,7 @@ void HubProgram::join_rooms() {
     offer_lossy_modes(api_options);
     api_options.late_calls_max = settings_.contributors.late_calls_max;
     api_options.drafts = settings_.model.drafts;
-    if (settings_.model.gives_model)
-        api_options.kv_source = kv_source_of(settings_, kept_pages_parts());
+    api_options.kv_source = handed_source(settings_, kept_pages_parts());
     api_options.any_model_name = settings_.model.answers_any_model_name;
     api_.emplace(model_.package, model_.tokenizer, model_.chat_template, *engine_, api_options,
                  server_->api_observer());

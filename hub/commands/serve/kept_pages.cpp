@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <ctime>
 
+#include "hub/api/jobs/prefill_job.h"
 #include "hub/base/log.h"
 #include "hub/base/sha256.h"
 #include "hub/net/access/access.h"
@@ -48,9 +49,8 @@ KvRounding rounding_of(const ExpertRounding& rounding) {
                                                 : KvRounding::int8;
 }
 
-}  // namespace
-
-KvSource kv_source_of(const ServeSettings& settings, const KeptPagesParts& parts) {
+// Returns what determines the bits of the pages that this hub computes.
+KvSource source_of(const ServeSettings& settings, const KeptPagesParts& parts) {
     const ModelPackage& package = *parts.model.package;
     const ModelConfig& config = package.config();
     std::string texts;
@@ -77,6 +77,18 @@ KvSource kv_source_of(const ServeSettings& settings, const KeptPagesParts& parts
     source.norm_epsilon = config.rms_norm_eps;
     source.page_tokens = parts.engine.page_tokens;
     return source;
+}
+
+}  // namespace
+
+std::optional<KvSource> handed_source(const ServeSettings& settings, const KeptPagesParts& parts) {
+    const ModelConfig& config = parts.model.package->config();
+    const bool has_windows = std::any_of(config.layers.begin(), config.layers.end(),
+                                         [](const LayerPlan& plan) { return plan.window > 0; });
+    if (!settings.model.gives_model || has_windows || config.has_delta_net() ||
+        handed_page_tokens % parts.engine.page_tokens != 0)
+        return std::nullopt;
+    return source_of(settings, parts);
 }
 
 std::filesystem::path kept_pages_folder(const std::filesystem::path& state_directory) {
@@ -122,7 +134,7 @@ Result<std::unique_ptr<DiskPages>> open_kept_pages(const ServeSettings& settings
     DiskPagesOptions options;
     options.folder = kept_pages_folder(state_directory);
     options.key = *key;
-    options.source = kv_source_of(settings, parts);
+    options.source = source_of(settings, parts);
     // A device keeps pages whole.
     for (const LayerPlan& plan : parts.model.package->config().layers)
         if (!parts.on_gpu && plan.window > 0) {

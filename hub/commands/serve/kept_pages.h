@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 
 #include "hub/commands/load_model.h"
 #include "hub/commands/serve/serve_settings.h"
@@ -28,8 +29,10 @@ struct KeptPagesParts {
     Registry& registry;  // outlives the result
 };
 
-// Returns what determines the bits of the pages that this hub computes.
-KvSource kv_source_of(const ServeSettings& settings, const KeptPagesParts& parts);
+// Returns the source of the pages that this hub hands off (/v1/prefill). Returns nullopt if it
+// hands off none: it gives no model, the model has windows or recurrent states, or pages have
+// another size than a part of the stream's.
+std::optional<KvSource> handed_source(const ServeSettings& settings, const KeptPagesParts& parts);
 
 // Returns null if nothing is kept. A folder that cannot be used is logged, and nothing is kept.
 // Errors: a key that the operator chose cannot be read.

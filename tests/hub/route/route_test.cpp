@@ -165,7 +165,6 @@ TEST(RouteTest, AFasterWayStaysChosen) {
         if (choice.place == AnswerPlace::here) facts.here.prompt_tokens_per_s *= 3;
         if (choice.place == AnswerPlace::hub) facts.hub.answer_tokens_per_s *= 3;
         if (choice.place == AnswerPlace::handed) facts.bytes_per_s *= 3;
-        // A device that reads faster also ends a hand-off sooner.
         if (choice.place == AnswerPlace::here && facts.answer_tokens == 0) continue;
         ASSERT_EQ(route(facts).place, choice.place) << i;
     }
