@@ -1,5 +1,5 @@
-// Runs real workers that lie in whole layers against a real hub, and counts the wrong answers that are used and the
-// texts that change.
+// Runs dishonest workers against a real hub, with wrong rows of whole layers, and counts the wrong answers that are
+// used and the texts that change.
 //   node bench/span_lies_bench.mjs [--liars 8] [--shares 1,0.1,0.01] [--kinds rows,keys,values] [--records new,proven]
 //     [--header]
 // MOEX_BUILD: build folder [build], with moex-hub, moex-worker and delay_line. Each liar is a native worker on Vulkan

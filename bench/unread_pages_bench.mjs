@@ -1,5 +1,5 @@
-// What a client that opens requests for pages (POST /v1/prefill) and reads nothing costs another client: the time of
-// the other client's answers alone, and beside such a client, in turns.
+// Measures the cost for other clients of a silent client, which opens requests for pages (POST /v1/prefill) and reads
+// nothing: the time of another client's answers alone, and beside the silent client, in turns.
 //   node bench/unread_pages_bench.mjs [--model DIR] [--open 100] [--answers 20] [--turns 3] [--hub-args "ARGS"]
 //     [--header]
 // The silent client has an address of its own (127.0.0.2), so that the hub counts it apart. MOEX_BUILD: build folder.

@@ -8,8 +8,8 @@ namespace {
 
 constexpr double never = std::numeric_limits<double>::infinity();
 
-// Tokens at the end of a prompt that the device computes itself after a hand-off: those behind the
-// hub's last full page of 16, and the last one, whose logits are needed.
+// After a hand-off the device computes the end of the prompt itself: the tokens behind the hub's
+// last full page of 16, and the last token, because its logits are needed.
 constexpr std::uint32_t own_tokens = 16;
 
 // The thresholds of the design, for devices that have measured nothing yet.

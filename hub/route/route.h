@@ -29,7 +29,7 @@ struct ModelSpeed {
 
 struct RouteFacts {
     std::uint32_t prompt_tokens = 0, answer_tokens = 0;  // the latter is an estimate
-    std::uint32_t held_tokens = 0;     // tokens of the prompt whose keys and values are here
+    std::uint32_t held_tokens = 0;     // tokens of the prompt with keys and values on this device
     std::uint32_t context_tokens = 0;  // of the model here; 0: no model is loaded here
     std::uint32_t hub_context_tokens = 0;
     WordsMayGo words = WordsMayGo::nowhere;

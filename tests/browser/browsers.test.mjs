@@ -92,7 +92,7 @@ for (const [name, start, skip] of browsers) {
     })));
 }
 
-// Debian's Firefox has WebGPU behind a preference, and refuses software GPUs unless it is told not to.
+// Debian's Firefox has WebGPU behind a preference, and refuses software GPUs unless a second preference allows them.
 const with_gpu = { "dom.webgpu.enabled": true, "gfx.webgpu.ignore-blocklist": true };
 const skip = firefox ? false : `firefox-esr is ${absent}`;
 

@@ -6,6 +6,7 @@ import { after, before, test } from "node:test";
 
 import { Hub } from "./support/hub.mjs";
 import { launch } from "./support/tab.mjs";
+import { openTestWorker } from "./support/test_worker.mjs";
 
 // A worker that answers {wish, tokens, held, choice, refuse_at} with {place, result, pages, measured}. A page is
 // {before, magic, bytes} there, as numbers.
@@ -44,31 +45,9 @@ after(async () => {
   await hub?.remove();
 });
 
-// Opens a page with such a worker at `at`. say(message) resolves to its answer, tell(message) expects none; `asked` has
-// the paths of all requests.
+// Opens a page with such a worker at `at`. say(message) resolves to its answer, and tell(message) expects none.
 async function open(t, at = hub) {
-  const context = await browser.newContext();
-  t.after(() => context.close());
-  context.setDefaultTimeout(0);
-  await context.route("**/wasm/test_pages.js", (route) => route.fulfill({
-    contentType: "text/javascript", body: program,
-    headers: { "Cross-Origin-Embedder-Policy": "require-corp", "Cross-Origin-Resource-Policy": "same-origin" },
-  }));
-  const asked = [];
-  context.on("request", (request) => asked.push(new URL(request.url()).pathname));
-  const page = await context.newPage();
-  await page.goto(`${at.url}/status.html`);
-  await page.evaluate(() => {
-    const worker = new Worker("wasm/test_pages.js", { type: "module" });
-    let answered = () => {};
-    worker.onmessage = ({ data }) => answered(data);
-    worker.onerror = (event) => answered({ error: event.message });
-    globalThis.tell = (message) => worker.postMessage(message);
-    globalThis.say = (message) => new Promise((answer) => {
-      answered = answer;
-      worker.postMessage(message);
-    });
-  });
+  const { context, page, asked } = await openTestWorker(t, browser, at, program);
   return {
     context, page, asked,
     say: (message) => page.evaluate((one) => globalThis.say(one), message),

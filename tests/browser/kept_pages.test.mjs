@@ -12,6 +12,7 @@ import { openChat, set } from "./support/device_page.mjs";
 import { Hub } from "./support/hub.mjs";
 import { filesWith, keptOf, spoil } from "./support/kept_pages.mjs";
 import { launch, launchProfile } from "./support/tab.mjs";
+import { openTestWorker } from "./support/test_worker.mjs";
 
 // A worker whose model holds `text`. It answers {find: tokens, conversation} with the number of tokens that came from
 // pages, and {keep: tokens} when the pages are written. A page is its tokens, then `page_bytes` for each of them.
@@ -66,30 +67,12 @@ after(async () => {
 
 // Opens a page with such a worker; say(message) resolves to {held, report}, its answer and the last report.
 async function open(t, page_bytes = 16) {
-  const context = await browser.newContext();
-  t.after(() => context.close());
-  context.setDefaultTimeout(0);
-  await context.route("**/wasm/test_pages.js", (route) => route.fulfill({
-    contentType: "text/javascript", body: program(page_bytes),
-    headers: { "Cross-Origin-Embedder-Policy": "require-corp", "Cross-Origin-Resource-Policy": "same-origin" },
-  }));
-  const page = await context.newPage();
-  await page.goto(`${hub.url}/status.html`);
-  await page.evaluate(() => {
-    const worker = new Worker("wasm/test_pages.js", { type: "module" });
-    let report = null;
-    let answered = () => {};
-    worker.onmessage = ({ data }) => {
-      if (data.report) report = data.report;
-      else answered({ held: data.done, report });
-    };
-    worker.onerror = (event) => answered({ error: event.message });
-    globalThis.say = (message) => new Promise((answer) => {
-      answered = answer;
-      worker.postMessage(message);
-    });
-  });
-  return { context, page, say: (message) => page.evaluate((one) => globalThis.say(one), message) };
+  const { context, page } = await openTestWorker(t, browser, hub, program(page_bytes));
+  const say = (message) => page.evaluate(async (one) => {
+    const { done, error } = await globalThis.say(one);
+    return { held: done, error, report: globalThis.lastReport() };
+  }, message);
+  return { context, page, say };
 }
 const textOf = (num, first = 7) => Array.from({ length: num }, (_, i) => first + i * 3);
 const names = async (page) => (await page.evaluate(keptOf)).files.sort();

@@ -1,4 +1,4 @@
-// New holders of spans that lie: in their rows, in keys alone, in values alone, from their first answer on. Each is a
+// New holders of spans send wrong rows, keys alone or values alone from their first answer on. Each is a
 // native worker on Vulkan (lavapipe without a GPU) behind a proxy that changes its answers. No text changes, since no
 // step of a new holder is used before it was checked.
 // bench/span_lies_bench.mjs has holders that lie later, and seldom.
@@ -13,7 +13,8 @@ const request = {
   model: "moex-demo", messages: [{ role: "user", content: "Tell me a story about a garden." }], temperature: 0,
   max_tokens: 24,
 };
-// As in spans.test.mjs: texts are equal in exact arithmetic, and a line of 20 ms makes one trip for five layers faster.
+// The options are those of spans.test.mjs: texts are equal in exact arithmetic, and a line of 20 ms makes one trip for
+// five layers faster.
 const exact = ["--arithmetic", "exact", "--speculative", "off", "--timeout-ms", "60000", "--round-deadline-s", "300"];
 
 test("a new holder that lies changes no text, and is banned", { timeout: 300_000 }, async (t) => {

@@ -15,8 +15,8 @@ after(async () => { await browser?.close(); });
 const long_question = `${"The old lighthouse keeper walked along the garden wall and looked at the sea. ".repeat(30)}
 What did he see?`;
 
-// A page whose questions are answered at the place that `globalThis.forced_place` names, if it names one. On a software
-// GPU the hub is always faster, so that the page itself would never choose a hand-off.
+// Opens a page that answers at the place `globalThis.forced_place`, if there is one. On a software GPU the hub is
+// always faster, so that the page itself would never choose a hand-off.
 async function openForced(context, hub) {
   await context.addInitScript(() => {
     const post = Worker.prototype.postMessage;

@@ -160,7 +160,7 @@ TEST_F(LocalPagesTest, AnEditedTextUsesThePagesBeforeTheEdit) {
 
 using Change = std::function<void(KvPage&)>;
 
-// One change of each field of a page's header.
+// Returns a change for each field of a page's header.
 std::vector<std::pair<const char*, Change>> header_changes(ByteView some_bytes) {
     return {
         {"model", [](KvPage& p) { p.source.model[5] ^= std::byte{1}; }},

@@ -18,7 +18,7 @@ export class Records {
   constructor() {
     this.parts = [];
     this.bytes = 0;
-    this.last_bytes = 0;      // of the last record whose length is known
+    this.last_bytes = 0;      // length of the last record that has begun
   }
   push(part) {
     this.parts.push(part);

@@ -99,8 +99,8 @@ class DecoderOps {
 
     const Op* add(std::string kernel, std::vector<gpu::KernelConstant> constants,
                   std::vector<gpu::Binding> bindings);
-    // What a block leaves for the next norm: rows of addends, and those of a shared expert that is
-    // computed apart.
+    // The rows that a block adds before the next norm: its addends, and those of a shared expert
+    // that is computed apart.
     struct Addends {
         std::uint32_t count = 0;
         bool has_shared = false;

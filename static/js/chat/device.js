@@ -37,7 +37,7 @@ export class ThisDevice {
     this.waiting = [];           // callbacks to call at the next change of `state`
     this.context_tokens = context_tokens_max;
     this.state = { phase: "off" };
-    // Chromium tells of another network; every browser tells that there is one again.
+    // Chromium has an event for another network, and every browser has one for a network that is back.
     const forget = () => this.worker?.postMessage({ type: "connection" });
     globalThis.addEventListener?.("online", forget);
     globalThis.navigator?.connection?.addEventListener?.("change", forget);

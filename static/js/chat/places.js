@@ -1,5 +1,5 @@
-// What the chat page knows for the choice between this device and the hub (wasm/hand_off.js): how fast the hub was, how
-// long answers are, and the state of the battery.
+// The facts of the chat page for the choice between this device and the hub (wasm/hand_off.js): the speed of the hub,
+// the length of answers, and the state of the battery.
 
 const answer_tokens_usual = 200;      // before this page has seen an answer
 const measured_tokens_min = 16;       // a rate over fewer tokens says little

@@ -1,5 +1,5 @@
-// A real worker that lies in its spans: a proxy between worker and hub changes rows of SPAN_ANSWER frames (PROTOCOL.md,
-// "Spans"), so that the lie is the only thing that differs from an honest worker.
+// Makes a real worker dishonest in its spans: a proxy between worker and hub changes rows of SPAN_ANSWER frames
+// (PROTOCOL.md, "Spans"), so that the lie is the only thing that differs from an honest worker.
 import { Front } from "./front.mjs";
 import { NativeWorker } from "./hub.mjs";
 
