@@ -77,6 +77,13 @@ class SpanBackend {
     virtual std::unique_ptr<SpanRound> submit(const PlannedSpan& span,
                                               std::span<const SpanSequence> sequences,
                                               std::span<const float> x) = 0;
+    // The round of `span` with these rows was not answered: sends them to another worker that holds
+    // the same layers, with the keys and values that it lacks. `batch` names the rows of the round.
+    // Returns null if no other worker can take them.
+    virtual std::unique_ptr<SpanRound> submit_again(const PlannedSpan&, const SpanBatch&,
+                                                    std::span<const float> /*x*/) {
+        return nullptr;
+    }
     // Reports how long the layers of a span took for all rows of a step, where all rows were
     // computed at one place.
     virtual void record(const PlannedSpan& span, std::uint32_t num_rows, Duration took) = 0;

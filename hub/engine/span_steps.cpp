@@ -26,6 +26,11 @@ void SpanSteps::begin(std::span<const SequenceRow> rows, std::size_t num_parts, 
 
     parts_.resize(num_parts);
     num_rows_ = static_cast<std::uint32_t>(rows.size());
+    with_batch(rows, may_leave, [this](const SpanBatch& batch) { plan_ = backend_->plan(batch); });
+}
+
+void SpanSteps::with_batch(std::span<const SequenceRow> rows, bool may_leave,
+                           const std::function<void(const SpanBatch& batch)>& use) const {
     const std::vector<SpanSequence> sequences = sequences_of(rows);
     std::vector<const SequenceRow*> firsts;
     for (std::size_t row = 0; const SpanSequence& one : sequences) {
@@ -33,9 +38,8 @@ void SpanSteps::begin(std::span<const SequenceRow> rows, std::size_t num_parts, 
         row += one.num_rows;
     }
     const std::size_t row_bytes = sizeof(half) * 2 * config_.num_kv_heads * config_.head_dim;
-    plan_ = backend_->plan(
-        {.sequences = sequences,
-         .num_rows = num_rows_,
+    use({.sequences = sequences,
+         .num_rows = static_cast<std::uint32_t>(rows.size()),
          .may_leave = may_leave,
          .read_kv = [&](std::size_t index, std::uint32_t first_layer, std::uint32_t end_layer,
                         std::uint32_t first, std::uint32_t count, std::span<std::byte> out) {
@@ -44,6 +48,18 @@ void SpanSteps::begin(std::span<const SequenceRow> rows, std::size_t num_parts, 
                  for (std::uint32_t i = 0; i < count; ++i, to += row_bytes)
                      read_kv(*firsts[index], layer, first + i, to);
          }});
+}
+
+// Waits for the answer of a round. If it fails, another holder of the same layers is asked once.
+Result<SpanResult> SpanSteps::wait(const PlannedSpan& span, std::unique_ptr<SpanRound> round,
+                                   std::span<const SequenceRow> rows, std::span<const float> x,
+                                   const std::stop_token& stop) const {
+    Result<SpanResult> answer = round->wait(stop);
+    if (answer.ok() || answer.error().code == ErrorCode::cancelled) return answer;
+    round.reset();
+    with_batch(rows, true,
+               [&](const SpanBatch& batch) { round = backend_->submit_again(span, batch, x); });
+    return round ? round->wait(stop) : answer;
 }
 
 void SpanSteps::read_kv(const SequenceRow& row, std::uint32_t layer, std::uint32_t position,
@@ -131,7 +147,7 @@ Result<std::optional<SpanSteps::Layers>> SpanSteps::come_back(
     Part& mine = parts_[part];
 
     const PlannedSpan& span = *std::exchange(mine.span, nullptr);
-    const std::unique_ptr<SpanRound> round = std::move(mine.round);
+    std::unique_ptr<SpanRound> round = std::move(mine.round);
     if (span.use == SpanUse::check) {
         const std::size_t row_bytes = sizeof(half) * 2 * config_.num_kv_heads * config_.head_dim;
         Bytes kv((span.end_layer - span.first_layer) * rows.size() * row_bytes);
@@ -148,7 +164,7 @@ Result<std::optional<SpanSteps::Layers>> SpanSteps::come_back(
     const TraceSpan traced(Trace::Row::engine, "wait for a span",
                            {"layers", span.end_layer - span.first_layer});
     const TimePoint asked_at = now_steady();
-    const Result<SpanResult> answer = round->wait(stop);
+    const Result<SpanResult> answer = wait(span, std::move(round), rows, x, stop);
     const Duration waited = now_steady() - asked_at;
     result.wait_time += waited;
     result.experts_waited += waited;

@@ -3,6 +3,7 @@
 // Owner: a decoder.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -64,6 +65,12 @@ class SpanSteps {
         std::vector<float> sent;            // of a check: the rows that were sent
     };
     const PlannedSpan* span_from(std::uint32_t layer) const;
+    // Calls use(batch) with the rows as a batch. The batch is valid during the call.
+    void with_batch(std::span<const SequenceRow> rows, bool may_leave,
+                    const std::function<void(const SpanBatch& batch)>& use) const;
+    Result<SpanResult> wait(const PlannedSpan& span, std::unique_ptr<SpanRound> round,
+                            std::span<const SequenceRow> rows, std::span<const float> x,
+                            const std::stop_token& stop) const;
     void read_kv(const SequenceRow& row, std::uint32_t layer, std::uint32_t position,
                  std::byte* out) const;
     void store(const SpanResult& answer, const PlannedSpan& span, std::span<const SequenceRow> rows,

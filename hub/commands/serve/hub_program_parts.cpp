@@ -86,6 +86,7 @@ nlohmann::json HubProgram::spans_json() const {
                           {"late", counts.late},
                           {"failed", counts.failed},
                           {"lies", counts.lies},
+                          {"disputes", counts.disputes},
                           {"kv_rows", counts.kv_rows},
                           {"kv_bytes", counts.kv_bytes},
                           {"step_rows", counts.step_rows},

@@ -29,7 +29,8 @@ enum class TimerKind : std::uint8_t {
     place,
     units,
     hot_experts,
-    drain
+    drain,
+    sign
 };
 
 // A timer is never cancelled. When it fires, the part that set it checks whether it still needs the

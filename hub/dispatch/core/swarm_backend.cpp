@@ -260,6 +260,13 @@ struct SwarmBackend::State : std::enable_shared_from_this<SwarmBackend::State> {
                                           SwarmCore& core, std::vector<SwarmAction>& actions) {
                             core.on_span_lie(now_steady(), span, why, actions);
                         });
+                    },
+                .late =
+                    [act_on_strand](std::uint32_t span, TimePoint sent_at) {
+                        act_on_strand(
+                            [span, sent_at](SwarmCore& core, std::vector<SwarmAction>& actions) {
+                                core.on_span_late(now_steady(), span, sent_at, actions);
+                            });
                     }});
     }
 

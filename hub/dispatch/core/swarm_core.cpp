@@ -66,6 +66,9 @@ void SwarmState::on_timer(EventContext& context, const SwarmTimer& timer) {
                 rounds.on_round_time(context, *round);
             break;
         case TimerKind::drain: sessions.on_drain_time(context, timer.id); break;
+        case TimerKind::sign:
+            if (Worker* worker = pool.find(timer.id)) sessions.on_sign_time(context, *worker);
+            break;
     }
 }
 
@@ -166,6 +169,13 @@ void SwarmCore::on_span_lie(TimePoint now, std::uint32_t span, const std::string
                             std::vector<SwarmAction>& actions) {
     EventContext context{*state_, now, actions};
     state_->spans.on_lie(context, span, why);
+    state_->end_event(context);
+}
+
+void SwarmCore::on_span_late(TimePoint now, std::uint32_t span, TimePoint sent_at,
+                             std::vector<SwarmAction>& actions) {
+    EventContext context{*state_, now, actions};
+    state_->spans.on_late(context, span, sent_at);
     state_->end_event(context);
 }
 

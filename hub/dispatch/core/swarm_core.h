@@ -61,6 +61,9 @@ class SwarmCore {
     // The holder of a span gave a wrong answer.
     void on_span_lie(TimePoint now, std::uint32_t span, const std::string& why,
                      std::vector<SwarmAction>& actions);
+    // The holder of a span did not answer a step in time that was sent at `sent_at`.
+    void on_span_late(TimePoint now, std::uint32_t span, TimePoint sent_at,
+                      std::vector<SwarmAction>& actions);
     // Passes the reply to the action ComputeLocally: y [num_pairs, hidden_size], with gates
     // applied.
     void on_local(TimePoint now, RoundId round, std::uint64_t attempt, Result<std::vector<float>> y,

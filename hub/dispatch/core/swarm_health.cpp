@@ -25,10 +25,9 @@ void SwarmHealth::on_sign_of_work(EventContext& context, Worker& worker, TimePoi
         context.event(worker, WorkerEvent::Kind::healthy, "it answers again");
 }
 
-void SwarmHealth::on_silence(EventContext& context, Worker& worker) {
-    if (!worker.health.on(HealthEvent::silence, context.now)) return;
-    context.event(worker, WorkerEvent::Kind::unhealthy,
-                  text(worker.heartbeats_missed, " heartbeats missed"));
+void SwarmHealth::on_silence(EventContext& context, Worker& worker, std::string why) {
+    if (worker.health.on(HealthEvent::silence, context.now))
+        context.event(worker, WorkerEvent::Kind::unhealthy, std::move(why));
 }
 
 // Without a local backend, half of the swarm stays in service however often its workers fail. If

@@ -11,6 +11,8 @@ constexpr std::uint32_t heartbeats_missed_close = 5;
 // A published peer sends nothing while it loads a batch of weights. This is the longest silence
 // that the hub accepts.
 constexpr Duration loading_silence_max = 10min;
+// A worker whose step was late counts as silent this long after it was asked for a sign of life.
+constexpr Duration sign_within = 1s;
 
 // Returns true for a loopback address. Such a connection may come from a proxy, on behalf of any
 // client.
@@ -130,6 +132,20 @@ void SwarmSessions::send_heartbeat(EventContext& context, Worker& worker,
     context.send(worker, encode_heartbeat(id));
 }
 
+void SwarmSessions::ask_for_sign(EventContext& context, Worker& worker) {
+    if (worker.cancels_since_heard >= worker.cancels_since_heard_max()) return;  // asked already
+    worker.cancels_since_heard = worker.cancels_since_heard_max();
+    if (worker.heartbeats.size() < options_.heartbeats_missed_max)
+        send_heartbeat(context, worker, {});
+    worker.sign_asked_at = context.now;
+    context.set_timer(context.now + sign_within, TimerKind::sign, worker.id);
+}
+
+void SwarmSessions::on_sign_time(EventContext& context, Worker& worker) {
+    if (worker.heard_at < worker.sign_asked_at)
+        swarm_.health.on_silence(context, worker, "it answers no heartbeat after a late step");
+}
+
 void SwarmSessions::on_heartbeat_time(EventContext& context, Worker& worker) {
     worker.ids.expire(context.now);
 
@@ -156,7 +172,8 @@ void SwarmSessions::on_heartbeat_time(EventContext& context, Worker& worker) {
     }
 
     if (worker.heartbeats_missed >= options_.heartbeats_missed_max)
-        swarm_.health.on_silence(context, worker);
+        swarm_.health.on_silence(context, worker,
+                                 text(worker.heartbeats_missed, " heartbeats missed"));
 
     send_heartbeat(context, worker, {});
     context.set_timer(context.now + options_.heartbeat_every, TimerKind::heartbeat, worker.id);

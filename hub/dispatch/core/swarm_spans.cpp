@@ -235,6 +235,13 @@ void SwarmSpans::on_lie(EventContext& context, std::uint32_t span, const std::st
     swarm_.checks.on_lying_span(context, *worker, why);
 }
 
+void SwarmSpans::on_late(EventContext& context, std::uint32_t span, TimePoint sent_at) {
+    const auto held = held_.find(span);
+    Worker* const worker = held == held_.end() ? nullptr : pool_.find(held->second.worker);
+    if (worker != nullptr && worker->heard_at < sent_at)
+        swarm_.sessions.ask_for_sign(context, *worker);
+}
+
 Status SwarmSpans::on_ready(EventContext& context, Worker& worker, ByteView frame) {
     MOEX_ASSIGN(ready, decode_span_ready(frame));
     const auto found = held_.find(ready.span);

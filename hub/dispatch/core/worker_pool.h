@@ -183,7 +183,8 @@ struct Worker : UnitHolder {
     TimePoint answered_at{}, answered_sent_at{};
     // for a half-open worker: when it was sent the probe that it has not answered yet
     std::optional<TimePoint> probed_at;
-    Duration stalls_for{};  // length of the latest stall, see stalls_until
+    Duration stalls_for{};      // length of the latest stall, see stalls_until
+    TimePoint sign_asked_at{};  // when a step was late, see SwarmSessions::ask_for_sign()
 
     // histograms per size class, each created at first use
     std::array<std::unique_ptr<LatencyHistogram>, num_size_classes> latency;

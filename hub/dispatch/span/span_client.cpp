@@ -32,6 +32,8 @@ struct SpanClient::Span {
     bool checking = false;  // a check is in flight
     bool used = false;      // the newest step used this span
     bool standby = false;
+    bool is_silent = false;    // the newest step was not answered
+    bool is_disputed = false;  // it differed from the span that is used; the hub has not judged it
     TimePoint suspended_until{}, probe_at{};
     Duration suspended_for = suspended_min, probe_every{};
 };
@@ -46,9 +48,10 @@ struct SpanClient::Sent {
     Duration expected{};
 };
 
-// A round of a check: its answer is compared with the hub's own.
+// A round of a check: its answer is compared with the hub's own, or with that of the span `used`.
 struct SpanClient::Check {
     Sent sent;
+    std::uint32_t used = 0;  // 0: with the hub's own
     std::vector<float> x_before, x;
     Bytes kv;
     std::vector<SpanAnswer> answers;  // those that have arrived
@@ -57,29 +60,44 @@ struct SpanClient::Check {
 
 class SpanClient::Round : public SpanRound {
   public:
-    // `sent` has the rounds of standbys behind the first, which are checks.
-    Round(SpanClient& client, std::vector<Sent> sent) : client_(client), sent_(std::move(sent)) {}
+    // `sent` has the rounds of standbys behind the first, which are checks. `x` are the rows.
+    Round(SpanClient& client, std::vector<Sent> sent, std::vector<float> x)
+        : client_(client),
+          sent_(std::move(sent)),
+          x_(std::move(x)) {}
     ~Round() override {
         for (const Sent& one : sent_) client_.forget(one);
     }
     Result<SpanResult> wait(std::stop_token stop) override {
-        const std::vector<Sent> sent = std::exchange(sent_, {});
-        return client_.wait(sent.front(), stop);
+        Result<SpanResult> answer = client_.wait(sent_.front(), stop);
+        if (!answer.ok()) return answer;  // the destructor forgets the standbys' rounds
+        const std::uint32_t used = sent_.front().span;
+        sent_.erase(sent_.begin());
+        client_.compare(std::exchange(sent_, {}), x_, answer->x, answer->kv, used);
+        return answer;
     }
     void compare(std::span<const float> x_before, std::span<const float> x, Bytes kv) override {
-        for (Sent& one : std::exchange(sent_, {}))
-            client_.checks_.push_back({std::move(one),
-                                       {x_before.begin(), x_before.end()},
-                                       {x.begin(), x.end()},
-                                       kv,
-                                       {},
-                                       {}});
+        client_.compare(std::exchange(sent_, {}), x_before, x, kv, 0);
     }
 
   private:
     SpanClient& client_;
     std::vector<Sent> sent_;
+    std::vector<float> x_;  // empty without a standby
 };
+
+// Remembers rounds whose answers are compared with `x` and `kv`, of the hub or of the span `used`.
+void SpanClient::compare(std::vector<Sent> sent, std::span<const float> x_before,
+                         std::span<const float> x, const Bytes& kv, std::uint32_t used) {
+    for (Sent& one : sent)
+        checks_.push_back({std::move(one),
+                           used,
+                           {x_before.begin(), x_before.end()},
+                           {x.begin(), x.end()},
+                           kv,
+                           {},
+                           {}});
+}
 
 SpanClient::SpanClient(const SpanOptions& options, std::uint32_t hidden_size,
                        std::shared_ptr<SpanBoard> board, Link link)
@@ -181,13 +199,17 @@ SpanUse SpanClient::use_of(Span& span, const SpanBatch& batch) {
 }
 
 // Prepares a standby of the span `first`: brings keys and values beside the step, and lets it
-// compute the step too where the step is a check.
+// compute the step too where the step is a check, or where the standby has no record yet and the
+// answer of a holder that has one is used.
 void SpanClient::stand_by(Span& span, const SpanBatch& batch, const PlannedSpan& first) {
     span.standby = true;
     if (!batch.may_leave || span.trust.has_lied() || now_steady() < span.suspended_until ||
         !span.sequences.has_room(batch.sequences))
         return;
-    const bool checks = first.use == SpanUse::check && !span.checking;
+    const bool is_beside_hub = first.use == SpanUse::check,
+               is_beside_used = first.use == SpanUse::away && !span.trust.is_proven() &&
+                                !span.is_disputed,
+               checks = (is_beside_hub || is_beside_used) && !span.checking;
     const bool lacks = std::any_of(
         batch.sequences.begin(), batch.sequences.end(), [&](const SpanSequence& one) {
             return one.num_before >= span.sequences.known(one.id) + options_.standby_rows;
@@ -196,21 +218,22 @@ void SpanClient::stand_by(Span& span, const SpanBatch& batch, const PlannedSpan&
     const bool knows_all = bring(span, batch, options_.standby_bytes_at_once);
     if (!checks || !knows_all) return;
     span.checking = true;
-    checked_beside_[first.id].push_back(span.span.id);
+    beside_[first.id].push_back(span.span.id);
 }
 
 std::vector<PlannedSpan> SpanClient::plan(const SpanBatch& batch) {
     settle_checks();
     refresh();
-    checked_beside_.clear();
+    beside_.clear();
     // Choose a span for each range of layers, wide ranges first: of the spans with the same layers,
-    // the one that is used at present, then the one with the better record.
+    // one that answers, then the one with the better record, then the one that is used at present.
     std::vector<Span*> order;
     for (auto& [id, span] : spans_) order.push_back(&span);
     std::stable_sort(order.begin(), order.end(), [](const Span* a, const Span* b) {
         const auto rank = [](const Span* one) {
-            return std::tuple(one->span.num_layers(), now_steady() >= one->suspended_until,
-                              one->trust.is_proven(), !one->standby);
+            return std::tuple(one->span.num_layers(), !one->is_silent,
+                              now_steady() >= one->suspended_until, one->trust.is_proven(),
+                              !one->standby);
         };
         return rank(a) > rank(b);
     });
@@ -255,10 +278,28 @@ std::unique_ptr<SpanRound> SpanClient::submit(const PlannedSpan& planned,
         sent.push_back(send(*span, sequences, x));
     };
     send_to(planned.id);
-    const auto beside = checked_beside_.find(planned.id);
-    if (planned.use == SpanUse::check && beside != checked_beside_.end())
-        for (const std::uint32_t id : beside->second) send_to(id);
-    return std::make_unique<Round>(*this, std::move(sent));
+    const auto beside = beside_.find(planned.id);
+    if (beside == beside_.end())
+        return std::make_unique<Round>(*this, std::move(sent), std::vector<float>{});
+    for (const std::uint32_t id : beside->second) send_to(id);
+    return std::make_unique<Round>(*this, std::move(sent), std::vector(x.begin(), x.end()));
+}
+
+std::unique_ptr<SpanRound> SpanClient::submit_again(const PlannedSpan& planned,
+                                                    const SpanBatch& batch,
+                                                    std::span<const float> x) {
+    for (auto& [id, span] : spans_) {
+        const bool holds_the_same = id != planned.id &&
+                                    span.span.first_layer == planned.first_layer &&
+                                    span.span.end_layer == planned.end_layer;
+        if (!holds_the_same || span.is_silent || !span.trust.is_proven() || span.trust.has_lied() ||
+            now_steady() < span.suspended_until || !span.sequences.has_room(batch.sequences) ||
+            !bring(span, batch, options_.kv_bytes_at_once))
+            continue;
+        return std::make_unique<Round>(*this, std::vector{send(span, batch.sequences, x)},
+                                       std::vector<float>{});
+    }
+    return nullptr;
 }
 
 // Sends rows to the holder of a span.
@@ -312,6 +353,7 @@ void SpanClient::forget(const Sent& sent) {
 void SpanClient::suspend(std::uint32_t id) {
     Span* const span = find(id);
     if (span == nullptr) return;
+    span->is_silent = true;
     span->suspended_until = now_steady() + span->suspended_for;
     span->suspended_for = std::min(2 * span->suspended_for, suspended_max);
     span->trust.on_failure();
@@ -321,11 +363,28 @@ void SpanClient::suspend(std::uint32_t id) {
 void SpanClient::judge(std::uint32_t id, bool is_right, std::string_view why) {
     Span* const span = find(id);
     if (span == nullptr) return;
+    span->is_disputed = false;
     if (!is_right) {
         const std::lock_guard lock(shown_mutex_);
         ++counters_.wrong;
     }
     if (span->trust.on_check(is_right)) lie(*span, why);
+}
+
+// A standby differs from the span `used`, and either may be wrong: the next step of both is a check
+// by the hub.
+void SpanClient::dispute(Span& standby, std::uint32_t used) {
+    standby.is_disputed = true;
+    standby.trust.on_failure();
+    if (Span* const other = find(used)) other->trust.on_failure();
+    const std::lock_guard lock(shown_mutex_);
+    ++counters_.disputes;
+}
+
+// The holder has answered a step of `num_rows` rows.
+void SpanClient::answered(Span& span, std::uint32_t num_rows, Duration took) {
+    span.away.record(num_rows, took);
+    span.is_silent = false;
 }
 
 void SpanClient::lie(Span& span, std::string_view why) {
@@ -394,6 +453,7 @@ Result<SpanResult> SpanClient::wait(const Sent& sent, const std::stop_token& sto
     if (answers.size() < sent.steps.size()) {
         if (failure.code == ErrorCode::cancelled) return failure;
         if (failure.code == ErrorCode::non_finite) judge(sent.span, false, failure.message);
+        if (failure.code == ErrorCode::timeout) link_.late(sent.span, sent.at);
         suspend(sent.span);
         const std::lock_guard lock(shown_mutex_);
         ++(failure.code == ErrorCode::timeout ? counters_.late : counters_.failed);
@@ -403,7 +463,7 @@ Result<SpanResult> SpanClient::wait(const Sent& sent, const std::stop_token& sto
     Result<SpanResult> result = joined(sent, std::move(answers));
     Span* const span = find(sent.span);
     if (result.ok() && span != nullptr) {
-        span->away.record(sent.num_rows, last - sent.at);
+        answered(*span, sent.num_rows, last - sent.at);
         span->suspended_for = suspended_min;
     }
     const std::lock_guard lock(shown_mutex_);
@@ -459,8 +519,12 @@ bool SpanClient::settle(Check& check) {
     const Result<SpanResult> answer = joined(check.sent, std::move(check.answers));
     Span* const span = find(check.sent.span);
     if (!answer.ok() || span == nullptr) return true;
-    span->away.record(check.sent.num_rows, check.answered_at - check.sent.at);
+    answered(*span, check.sent.num_rows, check.answered_at - check.sent.at);
     const double difference = difference_of(check, *answer);
+    if (check.used != 0 && difference > options_.tolerance) {
+        dispute(*span, check.used);
+        return true;
+    }
     judge(check.sent.span, difference <= options_.tolerance,
           text("an answer of a span differs by ", difference, " of its size, at most ",
                options_.tolerance, " is right"));

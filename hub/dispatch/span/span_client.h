@@ -7,7 +7,11 @@
 // rounds of experts. A span that is not used is measured again at growing intervals.
 //
 // Where two workers hold the same layers, one of them is used. The other one is a standby: it gets
-// keys and values beside, and its answers are checked in the same steps.
+// keys and values beside, and computes the same step where that step is a check. A new standby is
+// also compared with the answers that are used, of a holder with a record, so that it is proven and
+// measured before it is needed; that costs the hub nothing. Where the two differ, the hub computes
+// the next step itself and finds out who is wrong. A holder that did not answer comes behind the
+// standby until it answers again, and the standby is asked at once for the same rows.
 //
 // Limits: a check compares rows with a tolerance that covers the arithmetic of the hub, so a lie
 // within that tolerance is not found.
@@ -31,13 +35,15 @@
 namespace moex {
 
 struct SpanCounters {
-    std::uint64_t trips = 0;   // rounds that were answered by a worker and used
-    std::uint64_t checks = 0;  // answers that were compared with the hub's own
-    std::uint64_t wrong = 0;   // those among them that differed too much
+    std::uint64_t trips = 0;  // rounds that were answered by a worker and used
+    // answers that were compared with the hub's own, or with the one that is used
+    std::uint64_t checks = 0;
+    std::uint64_t wrong = 0;  // those among them that differed too much
     // rounds that the hub computed after all, because the answer was late, or was refused or lost
     std::uint64_t late = 0, failed = 0;
-    std::uint64_t lies = 0;     // workers that were found to lie
-    std::uint64_t kv_rows = 0;  // rows of keys and values that were sent to workers
+    std::uint64_t lies = 0;      // workers that were found to lie
+    std::uint64_t disputes = 0;  // standbys' answers that differed from the one that was used
+    std::uint64_t kv_rows = 0;   // rows of keys and values that were sent to workers
     // Bytes of frames: steps and keys and values to workers, answers of steps from workers; and the
     // rows of the steps that were sent, and of the answers that arrived.
     std::uint64_t step_bytes = 0, kv_bytes = 0, answer_bytes = 0;
@@ -64,6 +70,8 @@ class SpanClient : public SpanBackend {
         std::function<void(std::uint32_t span, std::uint32_t step, Bytes frame)> send;
         // The holder of the span gave a wrong answer.
         std::function<void(std::uint32_t span, std::string why)> lied;
+        // The holder of the span did not answer a step in time that was sent at `sent_at`.
+        std::function<void(std::uint32_t span, TimePoint sent_at)> late;
     };
     SpanClient(const SpanOptions& options, std::uint32_t hidden_size,
                std::shared_ptr<SpanBoard> board, Link link);
@@ -73,6 +81,8 @@ class SpanClient : public SpanBackend {
     std::unique_ptr<SpanRound> submit(const PlannedSpan& span,
                                       std::span<const SpanSequence> sequences,
                                       std::span<const float> x) override;
+    std::unique_ptr<SpanRound> submit_again(const PlannedSpan& span, const SpanBatch& batch,
+                                            std::span<const float> x) override;
     void record(const PlannedSpan& span, std::uint32_t num_rows, Duration took) override;
     void ended(std::uint64_t sequence) override;
 
@@ -97,9 +107,13 @@ class SpanClient : public SpanBackend {
     Span* find(std::uint32_t id);
     void suspend(std::uint32_t id);
     void judge(std::uint32_t id, bool is_right, std::string_view why);
+    void dispute(Span& standby, std::uint32_t used);
+    void answered(Span& span, std::uint32_t num_rows, Duration took);
     void lie(Span& span, std::string_view why);
     void settle_failed(Check& check, const Error& failure);
     Result<SpanResult> wait(const Sent& sent, const std::stop_token& stop);
+    void compare(std::vector<Sent> sent, std::span<const float> x_before, std::span<const float> x,
+                 const Bytes& kv, std::uint32_t used);
     Result<SpanResult> joined(const Sent& sent, std::vector<SpanAnswer> answers);
     double difference_of(const Check& check, const SpanResult& answer);
     void forget(const Sent& sent);
@@ -112,8 +126,8 @@ class SpanClient : public SpanBackend {
     std::mt19937_64 random_;
     std::map<std::string, SpanTrust> records_;  // by worker key
     std::map<std::uint32_t, Span> spans_;
-    // of the newest plan: the standbys that compute the check of a span, too
-    std::map<std::uint32_t, std::vector<std::uint32_t>> checked_beside_;
+    // of the newest plan: the standbys that compute the step of a span, too, to be compared
+    std::map<std::uint32_t, std::vector<std::uint32_t>> beside_;
     std::map<Range, SpanTimes> here_;  // times of the hub's own way
     std::vector<Check> checks_;
     std::uint32_t last_step_ = 0;

@@ -468,6 +468,27 @@ TEST_F(SpanDecoderTest, HubGoesOnWithoutTheAnswer) {
     EXPECT_EQ(spans.trips_, 6u);
 }
 
+// Two workers hold the layers and the first one answers no step: the second one gets the same rows
+// and what it lacks before them.
+TEST_F(SpanDecoderTest, StandbyAnswersInTheSameStep) {
+    struct First : LocalSpans {
+        First(const Range& range, LocalSpans& standby) : LocalSpans({range}), standby_(standby) {
+            fails_ = true;
+        }
+        std::unique_ptr<SpanRound> submit_again(const PlannedSpan& span, const SpanBatch& batch,
+                                                std::span<const float> x) override {
+            standby_.plan(batch);
+            return standby_.submit(span, batch.sequences, x);
+        }
+        LocalSpans& standby_;
+    };
+    LocalSpans alone({{2, 7}}), standby({{2, 7}});
+    First first({2, 7}, standby);
+    expect_same_bits(logits(&first, text_), logits(&alone, text_));
+    EXPECT_EQ(first.trips_, 6u);
+    EXPECT_EQ(standby.trips_, 6u);
+}
+
 TEST_F(SpanDecoderTest, CheckComparesAndUsesNothing) {
     LocalSpans spans({{2, 4}, {4, 7}});
     spans.use_ = SpanUse::check;

@@ -16,7 +16,7 @@ class SwarmHealth : public SwarmPart {
     // Notes that the worker answered a request that was sent at `sent_at`. The answer may have been
     // late or no longer needed.
     void on_sign_of_work(EventContext& context, Worker& worker, TimePoint sent_at);
-    void on_silence(EventContext& context, Worker& worker);
+    void on_silence(EventContext& context, Worker& worker, std::string why);
     void add_failure(EventContext& context, Worker& worker, const char* why);
     // The worker's ejection is over: the hub sends it probes from now on.
     void on_ejection_over(EventContext& context, Worker& worker);

@@ -37,6 +37,10 @@ class SwarmSessions : public SwarmPart {
     void on_heartbeat_time(EventContext& context, Worker& worker);
     void on_heartbeat(EventContext& context, Worker& worker, const FrameHeader& header);
     void send_heartbeat(EventContext& context, Worker& worker, std::vector<std::uint32_t> units);
+    // Sends the worker a heartbeat, and no calls until a frame arrives from it. After a second
+    // without a frame the worker counts as silent, so that others get its experts.
+    void ask_for_sign(EventContext& context, Worker& worker);
+    void on_sign_time(EventContext& context, Worker& worker);
 
     void on_worker_drain(EventContext& context, Worker& worker, ByteView frame);
     // Lets workers leave that sent DRAIN and have handed over their units. Called when a worker has

@@ -31,6 +31,10 @@ class SwarmSpans : public SwarmPart {
     void send(EventContext& context, std::uint32_t span, std::uint32_t step, Bytes frame);
     // The holder of the span gave a wrong answer: it computes no spans any more.
     void on_lie(EventContext& context, std::uint32_t span, const std::string& why);
+    // The holder of the span did not answer a step in time. If it has sent nothing since the step
+    // was sent, it is sent no calls of experts either until it sends a frame: the hub computes the
+    // layers of the step by such calls, and would wait for the same worker again.
+    void on_late(EventContext& context, std::uint32_t span, TimePoint sent_at);
 
     // Handle frames of workers. An error ends the connection.
     Status on_ready(EventContext& context, Worker& worker, ByteView frame);

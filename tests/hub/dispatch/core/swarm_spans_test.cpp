@@ -107,7 +107,11 @@ class SwarmSpansTest : public testing::Test {
             const std::vector<Unit> units = *decode_units(frame, options_.limits);
             for (const Unit& unit : units) num_released_[id] += std::erase(units_[id], unit);
         }
-        if (header.type == FrameType::heartbeat) reply(encode_heartbeat(header.sequence_id));
+        if (header.type == FrameType::group_dispatch || header.type == FrameType::dispatch)
+            calls_.insert(id);
+        if (header.type == FrameType::heartbeat) heartbeats_[id] = header.sequence_id;
+        if (header.type == FrameType::heartbeat && id != mute_)
+            reply(encode_heartbeat(header.sequence_id));
         if (header.type == FrameType::span_release) held_.erase(id);  // the holder's memory is free
         if (header.type != FrameType::span_assign) return;
         const SpanAssign assign = *decode_span_assign(frame, options_.limits);
@@ -135,6 +139,9 @@ class SwarmSpansTest : public testing::Test {
     std::map<WorkerId, std::vector<Unit>> units_;  // experts that the worker holds
     std::map<WorkerId, std::size_t> num_released_;
     std::size_t layers_max_ = num_layers;
+    std::set<WorkerId> calls_;                      // workers that were sent calls of experts
+    WorkerId mute_ = 0;                             // answers no heartbeat
+    std::map<WorkerId, std::uint32_t> heartbeats_;  // the newest one of each worker
 };
 
 TEST_F(SwarmSpansTest, LayersWithoutAHolderComeFirstThenStandbys) {
@@ -238,6 +245,65 @@ TEST_F(SwarmSpansTest, LeaverFailsItsStepsAtOnce) {
     ASSERT_TRUE(answer.has_value());
     EXPECT_FALSE(answer->answer.ok());
     EXPECT_TRUE(board->ready().empty());
+}
+
+TEST_F(SwarmSpansTest, HolderThatIsLateAndSilentIsSentNoCallsUntilItSendsAFrame) {
+    options_.local_fallback = false;
+    kv_bytes_ = 1u << 20;
+    const WorkerId a = join(4, "a"), b = join(4, "b");
+    wait();
+    // Returns the workers that four rounds are sent to.
+    const auto called = [&] {
+        calls_.clear();
+        const std::vector<float> x(32, 0.5f), weights{0.5f, 0.5f};
+        const std::vector<std::uint16_t> experts{0, 1};
+        for (int i = 0; i < 4; ++i) {
+            const RoundId round = core_->on_round(now_,
+                                                  {.layer = 4,
+                                                   .num_tokens = 1,
+                                                   .hidden_size = 32,
+                                                   .top_k = 2,
+                                                   .x = x,
+                                                   .expert_ids = experts,
+                                                   .expert_weights = weights},
+                                                  actions_);
+            perform();
+            core_->on_cancel_round(now_, round, actions_);
+            perform();
+        }
+        return calls_;
+    };
+    EXPECT_EQ(called(), (std::set{a, b}));
+
+    mute_ = a;
+    heartbeats_.clear();
+    const TimePoint sent_at = now_ += 10ms;
+    core_->on_span_late(now_ += 300ms, span_of(a), sent_at, actions_);
+    perform();
+    ASSERT_TRUE(heartbeats_.contains(a));
+    EXPECT_EQ(called(), std::set{b});
+
+    mute_ = 0;
+    core_->on_frame(now_, a, encode_heartbeat(heartbeats_[a]), actions_);
+    EXPECT_TRUE(called().contains(a));
+
+    // Without a frame for a second it counts as silent, so that others get its experts.
+    mute_ = a;
+    now_ += 300ms;
+    core_->on_span_late(now_, span_of(a), now_ - 1ms, actions_);
+    perform();
+    for (int i = 0; i < 12; ++i, perform()) core_->on_tick(now_ += 100ms, actions_);
+    EXPECT_EQ(std::count(events_[a].begin(), events_[a].end(), WorkerEvent::Kind::unhealthy), 1);
+    // It answers the next heartbeat.
+    mute_ = 0;
+    wait();
+    EXPECT_EQ(events_[a].back(), WorkerEvent::Kind::healthy);
+
+    // A holder that sent something meanwhile is slow, and is sent calls as before.
+    heartbeats_.erase(a);
+    core_->on_span_late(now_, span_of(a), now_ - 5s, actions_);
+    perform();
+    EXPECT_FALSE(heartbeats_.contains(a));
 }
 
 TEST_F(SwarmSpansTest, LiarIsBannedAndItsLayersGoToOthers) {

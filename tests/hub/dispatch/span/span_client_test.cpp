@@ -73,7 +73,8 @@ class SpanClientTest : public testing::Test {
                      [this](std::uint32_t span, std::string why) {
                          lied_ = std::move(why);
                          board_->remove(span);
-                     }}};
+                     },
+                 .late = [this](std::uint32_t span, TimePoint) { late_.push_back(span); }}};
     }
     // Adds a second worker that holds the same layers.
     void add_standby() {
@@ -91,7 +92,7 @@ class SpanClientTest : public testing::Test {
         bytes_[type] += frame.size();
         if (type == FrameType::span_step) ++steps_sent_, ++steps_of_[span];
         if (type == FrameType::span_kv) brought_ += decode_span_kv(frame, limits)->num_rows;
-        if (type != FrameType::span_step || silent_) return;
+        if (type != FrameType::span_step || silent_ || span == silent_span_) return;
         const SpanStep asked = *decode_span_step(frame, limits);
         SpanAnswer answer{.step = step,
                           .span = span,
@@ -102,7 +103,8 @@ class SpanClientTest : public testing::Test {
                           .x = computed(asked.x),
                           .kv = kv_of(asked.sequences)};
         if (lies_next_) ++lies_told_;
-        if (lie_in_x_ || std::exchange(lies_next_, false)) answer.x[3] += 100;
+        if (lie_in_x_ || span == lying_span_ || std::exchange(lies_next_, false))
+            answer.x[3] += 100;
         // The sign and exponent of the first value of a key, or of a value vector.
         if (lie_in_k_) answer.kv[1] = std::byte{0x50};
         if (lie_in_v_) answer.kv[kv_size * sizeof(half) + 1] = std::byte{0x50};
@@ -115,26 +117,32 @@ class SpanClientTest : public testing::Test {
     SpanUse step(SpanClient& client, const std::vector<SpanSequence>& rows, Duration here = 10s) {
         std::uint32_t num_rows = 0;
         for (const SpanSequence& one : rows) num_rows += one.num_rows;
-        const auto plan = client.plan(
-            {.sequences = rows,
-             .num_rows = num_rows,
-             .may_leave = may_leave_,
-             .read_kv = [](std::size_t, std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t,
-                           std::span<std::byte> out) {
-                 std::fill(out.begin(), out.end(), std::byte{0});
-             }});
+        const SpanBatch batch{
+            .sequences = rows,
+            .num_rows = num_rows,
+            .may_leave = may_leave_,
+            .read_kv = [](std::size_t, std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t,
+                          std::span<std::byte> out) {
+                std::fill(out.begin(), out.end(), std::byte{0});
+            }};
+        const auto plan = client.plan(batch);
         if (plan.empty()) return SpanUse::here;
         const PlannedSpan& span = plan.front();
         const std::vector<float> x(std::size_t{num_rows} * hidden, 0.5f);
         if (span.use == SpanUse::check)
             client.submit(span, rows, x)->compare(x, computed(x), kv_of(rows));
         if (span.use == SpanUse::away) {
-            const auto answer = client.submit(span, rows, x)->wait({});
+            auto answer = client.submit(span, rows, x)->wait({});
             answered_ = answer.ok();
+            if (!answer.ok())
+                if (const auto again = client.submit_again(span, batch, x)) {
+                    answer = again->wait({});
+                    answered_again_ = answer.ok();
+                }
             if (answer.ok() && answer->x != computed(x)) ++wrong_used_;
             if (answer.ok() && wrong_used_ == 0) {
                 EXPECT_EQ(answer->kv, kv_of(rows));
-                EXPECT_EQ(answer->worker, worker_);
+                EXPECT_EQ(answer->worker, answered_again_ ? 10 : worker_);
             }
         }
         client.record(span, num_rows, here);
@@ -146,6 +154,8 @@ class SpanClientTest : public testing::Test {
     std::map<FrameType, int> frames_;
     std::map<FrameType, std::uint64_t> bytes_;
     std::map<std::uint32_t, int> steps_of_;  // by span
+    std::vector<std::uint32_t> late_;
+    std::uint32_t silent_span_ = 0, lying_span_ = 0;
     std::uint64_t worker_ = 9;
     int wrong_used_ = 0, lies_told_ = 0;
     bool lies_next_ = false;
@@ -154,7 +164,7 @@ class SpanClientTest : public testing::Test {
     std::string lied_;
     SpanVerdict verdict_ = SpanVerdict::done;
     bool silent_ = false, lie_in_x_ = false, lie_in_k_ = false, lie_in_v_ = false,
-         may_leave_ = true, answered_ = false;
+         may_leave_ = true, answered_ = false, answered_again_ = false;
 };
 
 TEST_F(SpanClientTest, NewHolderIsCheckedThenUsed) {
@@ -278,6 +288,67 @@ TEST_F(SpanClientTest, StandbyIsCheckedBesideAndTakesOverAtOnce) {
     EXPECT_EQ(brought_, 34u);
 }
 
+// A standby that joins a proven holder is proven by the steps that are used, without one that the
+// hub computes.
+TEST_F(SpanClientTest, StandbyIsProvenBesideAnswersThatAreUsed) {
+    SpanClient client = make();
+    step(client, {{5, 0, 2}});
+    step(client, {{5, 2, 1}});
+    add_standby();
+    for (std::uint32_t at = 3; at < 6; ++at) EXPECT_EQ(step(client, {{5, at, 1}}), SpanUse::away);
+    EXPECT_EQ(steps_of_[2], 2);
+    client.plan({});
+    const auto views = client.views();
+    ASSERT_EQ(views.size(), 2u);
+    EXPECT_TRUE(views[1].proven);
+    EXPECT_EQ(client.counters().checks, 4u);
+}
+
+// A holder that does not answer is replaced by its standby in the same step, and comes behind it
+// until it answers again, even when its suspension is over.
+TEST_F(SpanClientTest, SilentHolderGivesWayToItsStandby) {
+    add_standby();
+    SpanClient client = make();
+    step(client, {{5, 0, 2}});
+    step(client, {{5, 2, 1}});
+    silent_span_ = 1;
+    EXPECT_EQ(step(client, {{5, 3, 1}}), SpanUse::away);
+    EXPECT_FALSE(answered_);
+    EXPECT_TRUE(answered_again_);
+    EXPECT_EQ(brought_, 0u);
+    worker_ = 10;
+    const TimePoint begun = now_steady();
+    while (now_steady() < begun + 1100ms) {
+        ASSERT_EQ(step(client, {{5, 4, 1}}), SpanUse::away);
+        ASSERT_TRUE(answered_);
+    }
+    EXPECT_EQ(client.counters().late, 1u);
+}
+
+// Where a standby differs from the answer that is used, the hub computes the next step and finds
+// out who is wrong.
+TEST_F(SpanClientTest, HubJudgesWhoIsWrongInADispute) {
+    for (const std::uint32_t liar : {1u, 2u}) {
+        SCOPED_TRACE(liar);
+        board_ = std::make_shared<SpanBoard>();
+        lied_.clear(), lying_span_ = 0, wrong_used_ = 0;
+        add_holder();
+        SpanClient client = make();
+        step(client, {{5, 0, 2}});
+        step(client, {{5, 2, 1}});
+        add_standby();
+        lying_span_ = liar;
+        EXPECT_EQ(step(client, {{5, 3, 1}}), SpanUse::away);
+        EXPECT_EQ(step(client, {{5, 4, 1}}), SpanUse::check);
+        EXPECT_EQ(client.counters().disputes, 1u);
+        for (std::uint32_t at = 5; at < 12 && lied_.empty(); ++at) step(client, {{5, at, 1}});
+        EXPECT_FALSE(lied_.empty());
+        client.plan({});
+        ASSERT_EQ(client.views().size(), 1u);
+        EXPECT_EQ(client.views()[0].worker, liar == 1 ? 10u : 9u);
+    }
+}
+
 // SPAN_STEP has 4 bytes a value of the residual stream, SPAN_ANSWER too, and 2 bytes a value of the
 // keys and values of each layer.
 TEST_F(SpanClientTest, BytesOfATokenFollowTheFormula) {
@@ -313,6 +384,7 @@ TEST_F(SpanClientTest, LateAnswerSuspendsTheSpan) {
     EXPECT_FALSE(answered_);
     EXPECT_EQ(step(client, {{5, 4, 1}}), SpanUse::here);
     EXPECT_EQ(client.counters().late, 1u);
+    EXPECT_EQ(late_, std::vector{1u});
 }
 
 TEST_F(SpanClientTest, LostHolderFailsTheStepAtOnce) {
