@@ -122,7 +122,7 @@ void print_stored(const ModelPackage& package, const PackageFacts& facts) {
     print_line("hub", text(bytes_text(facts.hub_bytes), ", matrices in ", hub_dtype_name(hub_dtype),
                            hub_dtype == HubDtype::bf16 ? " or f32" : ""));
 
-    if (package.draft_head_hash()) {
+    if (package.has_draft_head()) {
         const auto head = open_draft_head(package);
         print_line("drafts", head.ok() ? "a head of the checkpoint drafts tokens"
                                        : one_line(head.error().message));

@@ -92,6 +92,14 @@ async function signedList(body, hub_key) {
   return { ...body, hub_key: hub.key ?? "" };
 }
 
+// Returns a list of files without those that a tab does not read: the head that drafts tokens, and what predictors of
+// experts learned.
+function ofTab(body) {
+  const read = /^(weights\/.*|manifest\.json|hub\.safetensors|(tokenizer|tokenizer_config|generation_config)\.json)$/;
+  const files = body.files.filter(({ name }) => read.test(name));
+  return { ...body, files, bytes: files.reduce((sum, { bytes }) => sum + bytes, 0) };
+}
+
 // Returns the hub's list of files. If the hub cannot be reached, the list that it last sent is used.
 async function list(key, hub_key) {
   const headers = key ? { Authorization: `Bearer ${key}` } : {};
@@ -100,7 +108,7 @@ async function list(key, hub_key) {
   if (kept) return kept;
   if (!response) throw new StoreError("unavailable", "the hub cannot be reached");
   const body = await response.json().catch(() => null);
-  if (response.ok) return signedList(body, hub_key);
+  if (response.ok) return signedList(ofTab(body), hub_key);
   throw new StoreError(response.status === 401 || response.status === 403 ? "unauthorized" : "unavailable",
     body?.error?.message ?? `the hub answered ${response.status}`);
 }

@@ -10,20 +10,15 @@
 // Source: the mtp.* tensors of Qwen3-Next and Qwen3.5 in vLLM's qwen3_next_mtp.py.
 #pragma once
 
-#include <filesystem>
 #include <memory>
 
 #include "hub/model/package/package.h"
 
 namespace moex {
 
-inline std::filesystem::path draft_head_folder(const std::filesystem::path& package) {
-    return package / "draft_head";
-}
-
-// Opens the draft head of `model`. Returns not_found if the model has none, or if its folder is not
-// on this machine; another error if its manifest is not the one that the model's manifest names, or
-// if it does not fit the model.
+// Returns the draft head of `model`. Returns not_found if the model has none, or if its folder is
+// not on this machine; another error if its manifest is not the one that the model's manifest
+// names, or if it does not fit the model.
 Result<std::shared_ptr<const ModelPackage>> open_draft_head(const ModelPackage& model);
 
 }  // namespace moex

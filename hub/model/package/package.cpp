@@ -70,9 +70,13 @@ struct ModelPackage::State {
     std::uint32_t num_missing = 0;
     std::optional<MappedFile> hub;
     TensorViews tensors;
+    std::map<SideFile, MappedFile> sides;  // those that are on this machine, whole
+    // The package in draft_head/, or why it cannot be used; nullopt if the manifest names none.
+    std::optional<Result<std::shared_ptr<const ModelPackage>>> draft_head;
     std::map<std::string, std::string, std::less<>> texts;
     std::function<void(const Error&)> on_changed_bytes;  // empty: end the process
-    // Held while a file is hashed: [0] for hub.safetensors, the others for blobs by their number.
+    // Held while a file is hashed: [0] for hub.safetensors and side files, the others for blobs by
+    // their number.
     // Locked before `mutex`.
     std::array<std::mutex, 17> hashing;
     std::mutex mutex;
@@ -84,6 +88,10 @@ struct ModelPackage::State {
 
     Status map_hub();
     Status find_blobs();
+    void map_side_files();
+    Result<std::shared_ptr<const ModelPackage>> open_draft_head(const Sha256& wanted) const;
+    // The head's package if all of its files can be given to another machine, otherwise null.
+    const ModelPackage* whole_draft_head() const;
     std::filesystem::path blob_path(const Sha256& hash) const {
         return directory / "weights" / to_hex(hash);
     }
@@ -193,6 +201,37 @@ Status ModelPackage::State::find_blobs() {
     looked_ms = std::vector<std::atomic<std::int64_t>>(blob_indices.size());
     mapped_blobs.resize(blob_indices.size());
     return {};
+}
+
+// Maps the side files of this machine. One that is missing or has another size is not given to
+// others; SideTensors::open() says what is wrong with it.
+void ModelPackage::State::map_side_files() {
+    for (const auto& [side, record] : manifest.side_files)
+        if (auto file = MappedFile::open(directory / side_file_name(side));
+            file.ok() && file->bytes().size() == record.size_bytes)
+            sides.emplace(side, *std::move(file));
+}
+
+Result<std::shared_ptr<const ModelPackage>> ModelPackage::State::open_draft_head(
+    const Sha256& wanted) const {
+    const std::filesystem::path path = draft_head_folder(directory) / "manifest.json";
+    const auto head_text = read_text_file(path, manifest_bytes_max);
+    if (!head_text.ok()) {
+        if (head_text.error().code != ErrorCode::not_found) return head_text.error();
+        return Error{ErrorCode::not_found, text(path.parent_path().string(),
+                                                ": the draft head of this package is not here")};
+    }
+    const Sha256 found = sha256(as_byte_view(*head_text));
+    if (found != wanted)
+        return Error{ErrorCode::hash_mismatch, text(path.string(), ": SHA-256 is ", to_hex(found),
+                                                    ", the model's manifest.json wants ",
+                                                    to_hex(wanted), "; from another package?")};
+    return ModelPackage::open(path.parent_path());
+}
+
+const ModelPackage* ModelPackage::State::whole_draft_head() const {
+    if (!draft_head || !draft_head->ok() || !(**draft_head)->holds_all_blobs()) return nullptr;
+    return draft_head->value().get();
 }
 
 // Returns the bytes of a blob, without a lock if it is mapped and its file was looked at just now.
@@ -333,6 +372,9 @@ Result<std::shared_ptr<const ModelPackage>> ModelPackage::open(
     }
 
     MOEX_TRY(state.find_blobs());
+    state.map_side_files();
+    if (const auto& head = state.manifest.draft_head)
+        state.draft_head = state.open_draft_head(head->sha256);
     return std::shared_ptr<const ModelPackage>(std::move(package));
 }
 
@@ -350,9 +392,12 @@ const GenerationDefaults& ModelPackage::generation_defaults() const {
 
 const EmbeddingForm& ModelPackage::embedding_form() const { return state_->manifest.embedding; }
 
-std::optional<Sha256> ModelPackage::draft_head_hash() const {
-    const auto& record = state_->manifest.draft_head;
-    return record ? std::optional(record->sha256) : std::nullopt;
+bool ModelPackage::has_draft_head() const { return state_->manifest.draft_head.has_value(); }
+
+Result<std::shared_ptr<const ModelPackage>> ModelPackage::draft_head() const {
+    if (state_->draft_head) return *state_->draft_head;
+    return Error{ErrorCode::not_found,
+                 text(directory().string(), ": the package has no draft head")};
 }
 
 std::optional<std::string> ModelPackage::tokenizer_file(std::string_view file_name) const {
@@ -388,10 +433,14 @@ bool ModelPackage::has_blob(const Sha256& hash) const {
     return found != state_->blob_indices.end() && state_->blob_stamps[found->second];
 }
 
-bool ModelPackage::is_blob_checked(const Sha256& hash) const {
+bool ModelPackage::must_hash(const Sha256& hash) const {
     const auto found = state_->blob_indices.find(hash);
-    return found != state_->blob_indices.end() &&
-           state_->blob_data[found->second].load(std::memory_order_acquire) != nullptr;
+    if (found == state_->blob_indices.end()) {
+        const ModelPackage* const head = state_->whole_draft_head();
+        return head && head->must_hash(hash);
+    }
+    return state_->blob_stamps[found->second] &&
+           state_->blob_data[found->second].load(std::memory_order_acquire) == nullptr;
 }
 
 Status ModelPackage::require_all_blobs() const {
@@ -426,8 +475,16 @@ std::vector<ModelPackage::File> ModelPackage::files() const {
                              {"hub.safetensors", manifest.hub.sha256, manifest.hub.size_bytes}};
     for (const auto& [name, record] : manifest.files)
         all.push_back({name, record.sha256, record.size_bytes});
+    for (const auto& [side, mapped] : state_->sides)
+        all.push_back(
+            {side_file_name(side), manifest.side_files.at(side).sha256, mapped.bytes().size()});
     for (const auto& [hash, blob_index] : state_->blob_indices)
         all.push_back({text("weights/", to_hex(hash)), hash, expert_blob_bytes()});
+    if (const ModelPackage* const head = state_->whole_draft_head())
+        for (File& file : head->files()) {
+            file.name = text(draft_head_name, '/', file.name);
+            all.push_back(std::move(file));
+        }
     return all;
 }
 
@@ -441,7 +498,16 @@ Result<ByteView> ModelPackage::file(const Sha256& hash) const {
     }
     for (const auto& [name, record] : manifest.files)
         if (hash == record.sha256) return as_byte_view(state_->texts.find(name)->second);
-    return blob(hash);
+    for (auto& [side, mapped] : state_->sides) {
+        if (hash != manifest.side_files.at(side).sha256) continue;
+        MOEX_TRY(state_->check_same(mapped, state_->directory / side_file_name(side), hash,
+                                    state_->hashing[0]));
+        return mapped.bytes();
+    }
+
+    const ModelPackage* const head = state_->whole_draft_head();
+    const bool is_heads = head && !state_->blob_indices.contains(hash);
+    return is_heads ? head->file(hash) : blob(hash);
 }
 
 void ModelPackage::release_blob(std::uint32_t layer, std::uint32_t expert) const {
@@ -467,6 +533,8 @@ Status ModelPackage::check_unchanged() const {
 }
 
 void ModelPackage::on_changed_bytes(std::function<void(const Error&)> handler) const {
+    if (state_->draft_head && state_->draft_head->ok())
+        (**state_->draft_head)->on_changed_bytes(handler);
     state_->on_changed_bytes = std::move(handler);
 }
 

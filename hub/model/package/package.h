@@ -19,6 +19,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "hub/model/config.h"
@@ -29,6 +30,11 @@
 #include "protocol/sha256.h"
 
 namespace moex {
+
+inline constexpr std::string_view draft_head_name = "draft_head";
+inline std::filesystem::path draft_head_folder(const std::filesystem::path& package) {
+    return package / draft_head_name;
+}
 
 class ModelPackage {
   public:
@@ -49,9 +55,12 @@ class ModelPackage {
     std::uint64_t expert_blob_bytes() const;
     const GenerationDefaults& generation_defaults() const;
     const EmbeddingForm& embedding_form() const;
-    // Returns the SHA-256 of the manifest of the package's draft head, or nullopt if it has none
+    bool has_draft_head() const;  // true if the manifest names a draft head
+    // Returns the package in draft_head/, which was opened with this one. Returns not_found if the
+    // manifest names none, or if its folder is not on this machine; another error if the folder is
+    // damaged or of another package. Callers that compute with it use open_draft_head()
     // (hub/model/package/draft_head.h).
-    std::optional<Sha256> draft_head_hash() const;
+    Result<std::shared_ptr<const ModelPackage>> draft_head() const;
     // Returns the text of a tokenizer file ("tokenizer.json", "tokenizer_config.json"), or nullopt
     // if the checkpoint of the package did not have the file.
     std::optional<std::string> tokenizer_file(std::string_view file_name) const;
@@ -65,9 +74,10 @@ class ModelPackage {
     // Returns true if the manifest names the blob with this hash and the blob's file existed when
     // the package was opened.
     bool has_blob(const Sha256& hash) const;
-    // Returns true if blob() needs not compute the blob's SHA-256, which takes 1 to 2 ms for 2.5
-    // MB. A blob whose file was written to since its first use counts as checked.
-    bool is_blob_checked(const Sha256& hash) const;
+    // Returns true if file() will compute the SHA-256 of this blob, of the model or of its draft
+    // head: 1 to 2 ms for 2.5 MB. A blob whose file was written to since its first use counts as
+    // checked.
+    bool must_hash(const Sha256& hash) const;
     std::uint32_t num_blobs() const;  // number of different blobs in the manifest
     std::uint32_t num_missing_blobs() const;
     bool holds_all_blobs() const { return num_missing_blobs() == 0; }
@@ -84,9 +94,10 @@ class ModelPackage {
     Result<ByteView> blob(std::uint32_t layer, std::uint32_t expert) const;
     Result<ByteView> blob(const Sha256& hash) const;
 
-    // A file of the package. files() lists the files that another machine needs to compute the
-    // whole model: manifest.json first, then hub.safetensors, the checkpoint's text files, and each
-    // blob once ("weights/<sha256>").
+    // A file of the package. files() lists the files of a whole copy: manifest.json first, then
+    // hub.safetensors, the checkpoint's text files, side files, each blob once
+    // ("weights/<sha256>"), and the files of the draft head ("draft_head/..."). Side files and a
+    // draft head that are not on this machine are left out: the model computes without them.
     struct File {
         std::string name;
         Sha256 sha256{};
@@ -107,14 +118,15 @@ class ModelPackage {
     // checks one of the mapped blobs, in round-robin order. A call costs two stat() calls. A file
     // whose time has changed is hashed again, and callers that need the same file wait meanwhile:
     // the same bytes are accepted. Other bytes are an error, which all later calls return, too,
-    // because all later results would be wrong. Thread-safe.
+    // because all later results would be wrong. Side files and the draft head are not checked here.
+    // Thread-safe.
     Status check_unchanged() const;
     // The decoder calls this function at every step. It is check_unchanged() without the result.
     void require_unchanged() const { (void)check_unchanged(); }
-    // Calls `handler` when check_unchanged() or blob() finds other bytes for the first time. It is
-    // called once, on the thread that found them. Without a handler the process then ends at once,
-    // with one sentence on stderr and exit code 1. The caller sets the handler before other threads
-    // use the package.
+    // Calls `handler` when check_unchanged(), blob() or file() finds other bytes for the first
+    // time, here or in the draft head. It is called once for each, on the thread that found them.
+    // Without a handler the process then ends at once, with one sentence on stderr and exit code 1.
+    // The caller sets the handler before other threads use the package.
     void on_changed_bytes(std::function<void(const Error&)> handler) const;
 
   private:

@@ -45,7 +45,7 @@ Status verify_package(const std::filesystem::path& directory,
     MOEX_ASSIGN(package, ModelPackage::open(directory));
     std::vector<Check> checks;
     MOEX_TRY(add_checks(*package, checks));
-    if (package->draft_head_hash()) {
+    if (package->has_draft_head()) {
         MOEX_ASSIGN(head, open_draft_head(*package));
         MOEX_TRY(add_checks(*head, checks));
     }

@@ -382,7 +382,7 @@ void Routes::serve_blob(HttpRequest request, Responder responder) const {
 
 // Calls `answer` on a thread that may compute the blob's SHA-256: this one has other connections.
 void Routes::answer_checked(const Sha256& hash, std::function<void()> answer) const {
-    if (!hub_.package->has_blob(hash) || hub_.package->is_blob_checked(hash)) return answer();
+    if (!hub_.package->must_hash(hash)) return answer();
     asio::post(hub_.hash_threads, [answer = std::move(answer)] {
         name_thread("hash");
         answer();

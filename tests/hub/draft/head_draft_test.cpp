@@ -313,13 +313,52 @@ TEST(HeadPackageTest, PackageWithoutTheHeadLoadsAndADamagedHeadIsNamed) {
     std::ifstream in(manifest);
     std::string json((std::istreambuf_iterator<char>(in)), {});
     std::ofstream(manifest) << json << '\n';
-    EXPECT_EQ(open_draft_head(*model.package).error().code, ErrorCode::hash_mismatch);
+    const auto mixed = HeadModel::value_of(ModelPackage::open(folder));
+    EXPECT_EQ(open_draft_head(*mixed).error().code, ErrorCode::hash_mismatch);
     EXPECT_EQ(verify_package(folder, {}).error().code, ErrorCode::hash_mismatch);
+    for (const auto& file : mixed->files()) EXPECT_FALSE(file.name.starts_with("draft_head"));
 
     // A copy without the head's folder loads; only drafts are missing.
     std::filesystem::remove_all(draft_head_folder(folder));
-    EXPECT_EQ(open_draft_head(*model.package).error().code, ErrorCode::not_found);
-    EXPECT_TRUE(ModelPackage::open(folder).ok());
+    const auto without = HeadModel::value_of(ModelPackage::open(folder));
+    EXPECT_EQ(open_draft_head(*without).error().code, ErrorCode::not_found);
+    EXPECT_FALSE(without->files().empty());
+}
+
+// A copy that is made of files(), as another machine makes it, is the whole package.
+TEST(HeadPackageTest, CopyFileByFileIsThePackageWithItsHead) {
+    HeadModel model("qwen35-moe");
+    const ModelPackage& package = *model.package;
+    const test::TemporaryFolder folder("head-copy");
+    std::size_t of_head = 0;
+    for (const auto& file : package.files()) {
+        const bool is_head = file.name.starts_with("draft_head/");
+        of_head += is_head;
+        const ByteView bytes = HeadModel::value_of(package.file(file.sha256));
+        EXPECT_FALSE(package.must_hash(file.sha256)) << file.name;
+        EXPECT_EQ(bytes.size(), file.size_bytes) << file.name;
+        const auto path = folder.path() / file.name;
+        std::filesystem::create_directories(path.parent_path());
+        std::ofstream(path, std::ios::binary) << as_text_view(bytes);
+    }
+    EXPECT_EQ(of_head, 2u + model.head_package->num_blobs());
+    EXPECT_TRUE(verify_package(folder.path(), {}).ok());
+    const auto copy = HeadModel::value_of(ModelPackage::open(folder.path()));
+    EXPECT_EQ(copy->manifest_sha256(), package.manifest_sha256());
+    EXPECT_EQ(HeadModel::value_of(open_draft_head(*copy))->manifest_sha256(),
+              model.head_package->manifest_sha256());
+
+    // A damaged blob of the head is not given to anybody.
+    const std::string damaged = to_hex(copy->draft_head().value()->blob_hash(0, 1));
+    std::fstream blob(draft_head_folder(folder.path()) / "weights" / damaged,
+                      std::ios::in | std::ios::out | std::ios::binary);
+    blob.put('!');
+    blob.close();
+    EXPECT_EQ(HeadModel::value_of(ModelPackage::open(folder.path()))
+                  ->file(parse_sha256(damaged).value())
+                  .error()
+                  .code,
+              ErrorCode::hash_mismatch);
 }
 
 }  // namespace

@@ -25,7 +25,8 @@ TestHub::TestHub(TestHubOptions options) {
     std::string pattern = (std::filesystem::temp_directory_path() / "moex-net-XXXXXX").string();
     if (!mkdtemp(pattern.data())) throw std::runtime_error("no temporary folder");
     state_ = pattern;
-    package_ = must(ModelPackage::open(repository() / "static/models/demo"));
+    const auto demo = repository() / "static/models/demo";
+    package_ = must(ModelPackage::open(options.package.empty() ? demo : options.package));
     registry_ = must(Registry::open(state_));
     threads_ = std::make_unique<ThreadPool>(2);
     options.server.listen_port = 0;

@@ -25,6 +25,7 @@ struct TestHubOptions {
     ServerOptions server;
     SwarmOptions swarm;  // the fixture fills in the model fields from the package
     ApiOptions api;
+    std::filesystem::path package;  // empty: the demo
 };
 
 class TestHub {

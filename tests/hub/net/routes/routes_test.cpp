@@ -1,7 +1,11 @@
 // Tests of the route table over HTTP: routes that are open without a key, credentials of all other
 // routes, and headers of pages and blobs.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
 #include <future>
 #include <set>
 
@@ -390,6 +394,8 @@ TEST(RoutesTest, ThePackageComesFileByFile) {
     ASSERT_GE(names.size(), 2u + hub.package().num_blobs());
     EXPECT_EQ(names[0], "manifest.json");
     EXPECT_EQ(names[1], "hub.safetensors");
+    for (const char* const side : {"default_vectors.safetensors", "estimator.safetensors"})
+        EXPECT_EQ(std::count(names.begin(), names.end(), side), 1) << side;
 
     const std::string hub_file = list["files"][1]["sha256"];
     const RawResponse part = fetch(hub.port(), "GET", "/api/package/" + hub_file,
@@ -400,6 +406,47 @@ TEST(RoutesTest, ThePackageComesFileByFile) {
         EXPECT_EQ(fetch(hub.port(), "GET", "/api/package/" + other).status, 404u);
     EXPECT_EQ(fetch(hub.port(), "GET", "/weights/" + hub_file).status, 404u);
     EXPECT_TRUE(nlohmann::json::parse(fetch(hub.port(), "GET", "/api/info").body)["gives_model"]);
+}
+
+struct PackageFolder {
+    PackageFolder() { std::filesystem::remove_all(path); }
+    ~PackageFolder() { std::filesystem::remove_all(path); }
+    const std::filesystem::path path = std::filesystem::temp_directory_path() /
+                                       text("moex-with-head-", static_cast<long>(::getpid()));
+};
+
+// The demo with a package in draft_head/. Only Decoder::draft_head() asks if it is a head.
+TEST(RoutesTest, PackageIsGivenWithItsDraftHead) {
+    namespace fs = std::filesystem;
+    const PackageFolder folder;
+    const fs::path demo = repository() / "static/models/demo";
+    fs::copy(demo, folder.path, fs::copy_options::recursive);
+    fs::copy(demo, folder.path / "draft_head", fs::copy_options::recursive);
+    nlohmann::json manifest = nlohmann::json::parse(std::ifstream(folder.path / "manifest.json"));
+    manifest["draft_head"] = {{"sha256", to_hex(sha256_file(demo / "manifest.json").value())},
+                              {"bytes", fs::file_size(demo / "manifest.json")}};
+    std::ofstream(folder.path / "manifest.json") << manifest.dump();
+
+    TestHubOptions options;
+    options.package = folder.path;
+    TestHub hub(options);
+    std::set<std::string> names;
+    const nlohmann::json list = nlohmann::json::parse(
+        fetch(hub.port(), "GET", "/api/package").body);
+    for (const nlohmann::json& file : list["files"]) {
+        const std::string hash = file["sha256"], name = file["name"];
+        const std::string body = fetch(hub.port(), "GET", "/api/package/" + hash).body;
+        EXPECT_EQ(to_hex(sha256(as_byte_view(body))), hash) << name;
+        EXPECT_EQ(to_hex(sha256_file(folder.path / name).value()), hash) << name;
+        names.insert(name);
+    }
+    // all files of the folder but losses.json, which no manifest names
+    for (const auto& entry : fs::recursive_directory_iterator(folder.path)) {
+        const std::string name = fs::relative(entry.path(), folder.path).string();
+        if (entry.is_regular_file() && !name.ends_with("losses.json"))
+            EXPECT_EQ(names.erase(name), 1u) << name;
+    }
+    EXPECT_TRUE(names.empty());
 }
 
 TEST(RoutesTest, SignatureCoversManifestAndPages) {
