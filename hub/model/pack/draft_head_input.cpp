@@ -33,8 +33,9 @@ bool shares_embeddings(const ModelSource& source) {
     return true;
 }
 
-// Returns the configuration of a head of the model, or nullopt if no layer has keys.
-std::optional<ModelConfig> config_of_head(const ModelConfig& model) {
+}  // namespace
+
+std::optional<ModelConfig> draft_head_config(const ModelConfig& model) {
     const auto plan = std::find_if(
         model.layers.rbegin(), model.layers.rend(), [&](const LayerPlan& one) {
             return one.mixer == Mixer::attention && one.is_routed == model.has_experts();
@@ -48,15 +49,13 @@ std::optional<ModelConfig> config_of_head(const ModelConfig& model) {
     return config;
 }
 
-}  // namespace
-
 std::unique_ptr<PackInput> take_draft_head(PackInput& model) {
     const ModelSource& source = model.source;
     if (!model.family->has_draft_head || source.find("mtp.fc.weight") == nullptr) return nullptr;
     const auto& readers = source.readers;
     const auto deeper = readers.lower_bound("mtp.layers.1");
     const bool is_deeper = deeper != readers.end() && deeper->first.starts_with("mtp.layers.1");
-    const auto config = config_of_head(model.config);
+    const auto config = draft_head_config(model.config);
     if (is_deeper || !config || !shares_embeddings(source)) return nullptr;
 
     auto head = std::make_unique<PackInput>();

@@ -3,10 +3,15 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "hub/model/pack/pack_input.h"
 
 namespace moex {
+
+// Returns the configuration of a head of the model, whose layer is like the model's last one with
+// keys, or nullopt if no layer has keys.
+std::optional<ModelConfig> draft_head_config(const ModelConfig& model);
 
 // Moves the tensors mtp.* of `model` into an input of their own, under the names of a package:
 //   mtp.layers.0.X                                     model.layers.0.X

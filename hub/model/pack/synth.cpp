@@ -7,8 +7,11 @@
 #include <cstring>
 #include <set>
 
+#include "hub/base/sha256.h"
 #include "hub/model/config_json.h"
+#include "hub/model/families.h"
 #include "hub/model/hf_config.h"
+#include "hub/model/pack/draft_head_input.h"
 #include "hub/model/pack/hub_codes_writer.h"
 #include "hub/model/pack/layer_writer.h"
 #include "hub/model/pack/package_writer.h"
@@ -157,8 +160,10 @@ class SynthWriter {
         report_.warnings = {"no tokenizer: the package accepts and returns token ids only"};
     }
 
-    Result<PackReport> run(std::string_view name) {
+    // Writes the package. `draft_head` is the record of its head's manifest, if it has a head.
+    Result<PackReport> run(std::string_view name, std::optional<FileRecord> draft_head) {
         manifest_.name = std::string(name);
+        manifest_.draft_head = draft_head;
         list_hub_tensors();
         for (std::uint32_t layer = 0; layer < config_.num_layers; ++layer)
             if (config_.is_moe(layer)) state_.total_bytes += layer_bytes();
@@ -170,10 +175,16 @@ class SynthWriter {
         report_.num_blobs = static_cast<std::uint32_t>(blobs_.size());
         report_.output_bytes = manifest_.hub.size_bytes + blobs_.size() * layout_.size_bytes;
         MOEX_TRY(output_.finish(manifest_));
+        manifest_text_ = manifest_to_json(manifest_);
 
         state_.done_bytes = state_.total_bytes;
         if (progress_) progress_(state_);
         return std::move(report_);
+    }
+
+    // After run(): size and hash of manifest.json.
+    FileRecord manifest_record() const {
+        return {sha256(as_byte_view(manifest_text_)), manifest_text_.size()};
     }
 
   private:
@@ -286,6 +297,7 @@ class SynthWriter {
     RowCoder coder_;
     std::vector<float> floats_;
     PackageManifest manifest_;
+    std::string manifest_text_;
     PackReport report_;
     PackProgress state_;
     std::set<Sha256> blobs_;
@@ -423,6 +435,48 @@ constexpr FamilyShape family_shapes[] = {
         "partial_rotary_factor": 0.25, "rope_theta": 10000000})"},
 };
 
+// The plan of one synthetic package.
+struct SynthPlan {
+    ModelConfig config;
+    ExpertShape shape;
+    std::string name, identity;
+    std::uint64_t output_bytes = 1u << 20;
+
+    SynthPlan(const ModelConfig& wanted, const ExpertShape& experts, std::string_view called,
+              std::uint64_t seed, const PackOptions& options)
+        : config(wanted),
+          shape(experts),
+          name(called) {
+        for (const HubTensorSpec& spec : hub_tensor_specs(config))
+            output_bytes += hub_tensor_bytes(spec, options.hub_f32);
+        for (const LayerPlan& plan : config.layers)
+            if (plan.is_routed)
+                output_bytes += config.num_experts *
+                                expert_blob_layout(shape, options.expert_dtype).size_bytes;
+        identity = text("moex-synth 1\n", to_json(config).dump(), '\n', name, ' ', seed, ' ',
+                        expert_dtype_name(options.expert_dtype), ' ', shape.group_size, ' ',
+                        options.hub_f32, ' ', hub_dtype_name(options.hub_dtype), '\n');
+    }
+};
+
+// Writes the head that drafts tokens as a package below the folder `out`. Returns the record of its
+// manifest. A head that an interrupted call has finished is written again, since it is small.
+Result<FileRecord> synth_draft_head(const SynthPlan& head, std::uint64_t seed,
+                                    const std::filesystem::path& out, const PackOptions& options,
+                                    ThreadPool& threads, PackReport& report) {
+    const std::filesystem::path folder = draft_head_folder(out);
+    std::error_code ignored;
+    if (std::filesystem::exists(folder / "manifest.json", ignored))
+        std::filesystem::remove_all(folder, ignored);
+    MOEX_ASSIGN(output, PackageOutput::open(folder, head.identity, head.output_bytes));
+    const std::function<void(const PackProgress&)> silent;
+    SynthWriter writer(head.config, seed, options, head.shape, output, threads, silent);
+    MOEX_ASSIGN(own, writer.run(head.name, {}));
+    const FileRecord record = writer.manifest_record();
+    report.output_bytes += own.output_bytes + record.size_bytes;
+    return record;
+}
+
 }  // namespace
 
 ModelConfig with_num_layers(ModelConfig config, std::uint32_t num_layers) {
@@ -473,21 +527,29 @@ Result<PackReport> synth_package(const ModelConfig& config, std::string_view nam
         shape.group_size = group_size;
     }
 
-    std::uint64_t output_bytes = 1u << 20;
-    for (const HubTensorSpec& spec : hub_tensor_specs(checked))
-        output_bytes += hub_tensor_bytes(spec, options.hub_f32);
-    for (const LayerPlan& plan : checked.layers)
-        if (plan.is_routed)
-            output_bytes += checked.num_experts *
-                            expert_blob_layout(shape, options.expert_dtype).size_bytes;
+    const SynthPlan model(checked, shape, name, seed, options);
+    const Family* const family = find_family(checked.architecture);
+    const auto head_config = family && family->has_draft_head && !checked.is_draft_head
+                                 ? draft_head_config(checked)
+                                 : std::nullopt;
+    std::optional<SynthPlan> head;
+    if (head_config)
+        head.emplace(*head_config, shape, text(name.substr(0, 117), "-draft-head"), seed + 1,
+                     options);
+    MOEX_ASSIGN(output, PackageOutput::open(out, model.identity,
+                                            model.output_bytes + (head ? head->output_bytes : 0)));
 
-    const std::string identity = text("moex-synth 1\n", to_json(checked).dump(), '\n', name, ' ',
-                                      seed, ' ', expert_dtype_name(options.expert_dtype), ' ',
-                                      shape.group_size, ' ', options.hub_f32, ' ',
-                                      hub_dtype_name(options.hub_dtype), '\n');
-    MOEX_ASSIGN(output, PackageOutput::open(out, identity, output_bytes));
-
-    return SynthWriter(checked, seed, options, shape, output, threads, progress).run(name);
+    PackReport of_head;
+    std::optional<FileRecord> record;
+    if (head) {
+        MOEX_ASSIGN(written, synth_draft_head(*head, seed + 1, out, options, threads, of_head));
+        record = written;
+    }
+    MOEX_ASSIGN(
+        report,
+        SynthWriter(checked, seed, options, shape, output, threads, progress).run(name, record));
+    report.output_bytes += of_head.output_bytes;
+    return std::move(report);
 }
 
 }  // namespace moex

@@ -361,5 +361,27 @@ TEST(HeadPackageTest, CopyFileByFileIsThePackageWithItsHead) {
               ErrorCode::hash_mismatch);
 }
 
+TEST(HeadPackageTest, SyntheticPackageOfAFamilyWithHeadsHasOne) {
+    ModelConfig config = test::hybrid_config();
+    config.architecture = "qwen3_next";
+    const auto package = test::synth(config, "synthetic-head");
+    EXPECT_TRUE(verify_package(package->directory(), {}).ok());
+    const auto of_head = HeadModel::value_of(open_draft_head(*package));
+    const auto decoder = HeadModel::value_of(Decoder::create(package, test::compute_threads()));
+    const auto head = HeadModel::value_of(decoder->draft_head(of_head, test::compute_threads()));
+    LocalExperts experts(of_head, test::compute_threads(), {});
+    HeadDrafts drafts(*head, experts, {.kv = {.page_tokens = 16, .num_pages = 4}});
+    GenerationRequest request;
+    request.prompt = test::random_tokens(3, config.vocab_size, 1);
+    const auto draft = drafts.begin(request);
+    drafts.see(*draft, 0, test::random_floats(2 * config.hidden_size, 2));
+    DraftCall call{.draft = draft.get(), .tokens = request.prompt, .tokens_max = 2};
+    drafts.propose({&call, 1});
+    EXPECT_EQ(call.proposed.size(), 2u);
+
+    // other shapes are as they were
+    EXPECT_FALSE(test::tiny_package()->has_draft_head());
+}
+
 }  // namespace
 }  // namespace moex
