@@ -57,6 +57,19 @@ class DraftSource {
     virtual void see(Draft& draft, std::uint32_t first, std::span<const float> rows) {
         static_cast<void>(draft), static_cast<void>(first), static_cast<void>(rows);
     }
+    // Most bytes of what keep() returns; 0: this source keeps nothing.
+    virtual std::uint64_t kept_bytes_max() const { return 0; }
+    // Returns what a later sequence needs that begins with the first `num_tokens` tokens of this
+    // one and whose rows of them are not computed; null if there is nothing. It is kept beside a
+    // copy of the recurrent state (recurrent_snapshots.h).
+    virtual CompanionPtr keep(const Draft& draft, std::uint32_t num_tokens) const {
+        static_cast<void>(draft), static_cast<void>(num_tokens);
+        return nullptr;
+    }
+    // Gives the draft of such a later sequence what keep() of this source has returned.
+    virtual void resume(Draft& draft, std::uint32_t num_tokens, const CompanionPtr& kept) {
+        static_cast<void>(draft), static_cast<void>(num_tokens), static_cast<void>(kept);
+    }
     // Writes a proposal into each call. Between two calls for the same draft, tokens are only added
     // to the sequence.
     virtual void propose(std::span<DraftCall> calls) = 0;

@@ -93,12 +93,16 @@ EngineState::EngineState(StepDevice& with, ExpertBackend& by, EngineOptions give
 }
 
 void EngineState::make_cache() {
+    std::uint64_t companion_bytes = 0;
+    for (const DraftSource* source : options.draft_sources)
+        if (reads_rows) companion_bytes += source->kept_bytes_max();
     cache.emplace(device.config(),
                   KvCacheOptions{.page_tokens = options.page_tokens,
                                  .num_pages = num_pages,
                                  .dtype = options.kv_dtype,
                                  .mover = device.page_mover(),
                                  .snapshot_bytes_max = snapshot_bytes(device.config(), options),
+                                 .companion_bytes = companion_bytes,
                                  .ended = options.sequence_ended});
 }
 

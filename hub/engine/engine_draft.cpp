@@ -45,6 +45,43 @@ void EngineState::show_rows(Generation& generation, std::uint32_t num_rows) cons
                                           rows.first(floats));
 }
 
+namespace {
+
+// What the sources of drafts keep of a text.
+struct KeptDrafts : SnapshotCompanion {
+    std::vector<CompanionPtr> by_source;  // [EngineOptions::draft_sources]
+};
+
+}  // namespace
+
+// Returns what the drafts of later generations need that begin with the first `num_tokens` tokens
+// of this one.
+CompanionPtr EngineState::keep_drafts(const Generation& generation,
+                                      std::uint32_t num_tokens) const {
+    const auto& sources = generation.drafts.sources;
+    const auto kept = std::make_shared<KeptDrafts>();
+    bool is_empty = true;
+    for (std::size_t i = 0; i < sources.size(); ++i) {
+        CompanionPtr one = sources[i].draft
+                               ? options.draft_sources[i]->keep(*sources[i].draft, num_tokens)
+                               : nullptr;
+        is_empty &= one == nullptr;
+        kept->by_source.push_back(std::move(one));
+    }
+    return is_empty ? nullptr : kept;
+}
+
+// Gives the drafts of a generation what was kept of the prefix that it has taken over.
+void EngineState::resume_drafts(Generation& generation, const CompanionPtr& companion) const {
+    const auto* const kept = dynamic_cast<const KeptDrafts*>(companion.get());
+    if (!kept || !shows_rows(generation)) return;
+    auto& sources = generation.drafts.sources;
+    for (std::size_t i = 0; i < sources.size(); ++i)
+        if (sources[i].draft && kept->by_source[i])
+            options.draft_sources[i]->resume(*sources[i].draft, generation.kv->num_tokens(),
+                                             kept->by_source[i]);
+}
+
 // Returns how many tokens may be drafted for `generation` in the next step; 0: none. The last row
 // of a step always draws one more token.
 std::uint32_t EngineState::drafts_allowed(const Generation& generation) const {

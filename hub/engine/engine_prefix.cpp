@@ -82,12 +82,13 @@ void EngineState::take_prefix(Generation& generation) {
     }
     if (!may_share(generation)) return;
 
-    generation.kv->adopt(
+    const CompanionPtr companion = generation.kv->adopt(
         std::span<const TokenId>(generation.tokens).first(generation.tokens.size() - 1),
         [&](const std::vector<std::uint64_t>& workers) {
             generation.page_workers.push_back(workers);
             add_workers(generation.stats.workers, workers);
         });
+    resume_drafts(generation, companion);
 
     count_cached(generation);
 }
@@ -153,7 +154,8 @@ void EngineState::keep_state(Generation& generation, bool is_ended) {
                         prompt = generation.stats.prompt_tokens;
     const bool is_due = is_ended || end == prompt || (end < prompt && end >= kept + stretch);
     if (!is_due || end < kept + least) return;
-    generation.kv->keep_state();
+    generation.kv->keep_state(
+        [&](std::uint32_t num_tokens) { return keep_drafts(generation, num_tokens); });
     generation.state_kept = end;
 }
 

@@ -243,6 +243,8 @@ struct EngineState {
     void begin_drafts(Generation& generation) const;
     bool shows_rows(Generation& generation) const;
     void show_rows(Generation& generation, std::uint32_t num_rows) const;
+    CompanionPtr keep_drafts(const Generation& generation, std::uint32_t num_tokens) const;
+    void resume_drafts(Generation& generation, const CompanionPtr& companion) const;
     std::uint32_t drafts_allowed(const Generation& generation) const;
     std::optional<std::uint32_t> wanted_drafts(const Generation& generation) const;
     bool prefer(SequenceDrafts& drafts, std::size_t source, std::uint32_t proposal_class,

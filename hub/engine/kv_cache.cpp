@@ -43,7 +43,7 @@ KvCache::KvCache(const ModelConfig& config, KvCacheOptions options)
       window_(options.mover.copy ? 0 : largest_window(config)),
       index_(lay_out()),
       blocks_(RecurrentShape::of(config)),
-      snapshots_(blocks_.shape(), options.snapshot_bytes_max) {
+      snapshots_(blocks_.shape(), options.snapshot_bytes_max, options.companion_bytes) {
     MOEX_CHECK(options.page_tokens > 0, "a page holds at least one token");
     for (auto* const counts : {&holders_, &window_holders_}) counts->resize(num_numbers_);
     for (auto* const times : {&released_, &window_released_}) times->resize(num_numbers_);
@@ -414,10 +414,10 @@ bool KvCache::Sequence::can_end_at(std::span<const PrefixIndex::Node* const> nod
     return true;
 }
 
-void KvCache::Sequence::adopt(
+CompanionPtr KvCache::Sequence::adopt(
     std::span<const TokenId> tokens,
     const std::function<void(const std::vector<std::uint64_t>& workers)>& heard) {
-    if (num_tokens_ != num_published_ * page_tokens()) return;
+    if (num_tokens_ != num_published_ * page_tokens()) return nullptr;
 
     std::vector<const PrefixIndex::Node*> nodes;
     auto parent = published_end();
@@ -430,7 +430,7 @@ void KvCache::Sequence::adopt(
         parent = node->id;
     }
     while (!nodes.empty() && !can_end_at(nodes)) nodes.pop_back();
-    if (nodes.empty()) return;
+    if (nodes.empty()) return nullptr;
 
     // Pages that were reserved and have no rows yet are replaced.
     for (; pages_.size() > num_published_; pages_.pop_back())
@@ -450,16 +450,17 @@ void KvCache::Sequence::adopt(
     for (; first_window_ < std::min(seen, had); ++first_window_)
         cache_->release_window(pages_[first_window_]);
     first_window_ = seen;
-    if (!has_state()) return;
+    if (!has_state()) return nullptr;
     if (!recurrent_) recurrent_ = std::make_unique<RecurrentState>(cache_->blocks_);
     recurrent_->restore(cache_->snapshots_.find(nodes.back()->page), num_tokens_);
+    return cache_->snapshots_.companion(nodes.back()->page);
 }
 
-void KvCache::Sequence::keep_state() {
+void KvCache::Sequence::keep_state(const MakeCompanion& make) {
     if (!recurrent_ || recurrent_->border() % page_tokens() != 0) return;
     const std::uint32_t end = recurrent_->border() / page_tokens();
     if (end > 0 && end <= num_published_ && cache_->index_.holds(pages_[end - 1]))
-        cache_->snapshots_.keep(pages_[end - 1], *recurrent_);
+        cache_->snapshots_.keep(pages_[end - 1], *recurrent_, make);
 }
 
 std::byte* KvCache::Sequence::head(std::uint32_t layer, bool is_v, std::uint32_t kv_head,

@@ -56,7 +56,8 @@ struct KvCacheOptions {
     // If set, a device stores the rows (hub/engine/step_device.h), and the cache only records which
     // sequence holds each page. In that case the cache itself stores and reads no rows.
     KvPageMover mover = {};
-    std::uint64_t snapshot_bytes_max = 0;  // of copies of recurrent states
+    std::uint64_t snapshot_bytes_max = 0;  // of copies of recurrent states, with their companions
+    std::uint64_t companion_bytes = 0;     // most bytes of a companion of such a copy
     // Called with the id of a sequence when it ends; empty: nothing is called.
     std::function<void(std::uint64_t id)> ended = {};
 };
@@ -138,13 +139,16 @@ class KvCache {
         // Takes over published pages that continue this sequence. `tokens` are the tokens of all
         // positions. All pages that the sequence already has must be published. num_tokens() grows
         // by whole pages. For each page, `heard` is called with the workers that computed it.
-        void adopt(
+        // Returns the companion of the copy of the recurrent state that was taken over; may be
+        // null.
+        CompanionPtr adopt(
             std::span<const TokenId> tokens,
             const std::function<void(const std::vector<std::uint64_t>& workers)>& heard = {});
 
         // Keeps a copy of the recurrent state at the end of a page that is published already. Does
         // nothing for a model without a recurrent state, or where the state is at no such end.
-        void keep_state();
+        // `make` makes the copy's companion.
+        void keep_state(const MakeCompanion& make = {});
 
         // Stores keys and values of a position, each [num_kv_heads, head_dim], rounded to the
         // cache's dtype. Here and below, the caller has reserved the position with reserve().

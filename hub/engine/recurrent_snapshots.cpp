@@ -5,9 +5,11 @@
 
 namespace moex {
 
-RecurrentSnapshots::RecurrentSnapshots(const RecurrentShape& shape, std::uint64_t bytes_max)
+RecurrentSnapshots::RecurrentSnapshots(const RecurrentShape& shape, std::uint64_t bytes_max,
+                                       std::uint64_t companion_bytes)
     : num_floats_(shape.num_layers * shape.snapshot_floats_of_layer()),
-      copies_max_(num_floats_ == 0 ? 0 : bytes_max / (num_floats_ * sizeof(float))) {}
+      copies_max_(num_floats_ == 0 ? 0
+                                   : bytes_max / (num_floats_ * sizeof(float) + companion_bytes)) {}
 
 const float* RecurrentSnapshots::find(std::uint32_t page) {
     const auto found = by_page_.find(page);
@@ -16,8 +18,19 @@ const float* RecurrentSnapshots::find(std::uint32_t page) {
     return found->second.floats.get();
 }
 
-void RecurrentSnapshots::keep(std::uint32_t page, const RecurrentState& state) {
-    if (copies_max_ == 0 || has(page) || !state.can_copy()) return;
+CompanionPtr RecurrentSnapshots::companion(std::uint32_t page) const {
+    const auto found = by_page_.find(page);
+    return found == by_page_.end() ? nullptr : found->second.companion;
+}
+
+void RecurrentSnapshots::keep(std::uint32_t page, const RecurrentState& state,
+                              const MakeCompanion& make) {
+    const auto make_companion = [&] { return make ? make(state.border()) : nullptr; };
+    if (const auto known = by_page_.find(page); known != by_page_.end()) {
+        if (!known->second.companion) known->second.companion = make_companion();
+        return;
+    }
+    if (copies_max_ == 0 || !state.can_copy()) return;
     Copy copy;
     if (by_page_.size() < copies_max_) {
         copy.floats = std::make_unique_for_overwrite<float[]>(num_floats_);
@@ -28,6 +41,7 @@ void RecurrentSnapshots::keep(std::uint32_t page, const RecurrentState& state) {
         by_page_.erase(oldest);
     }
     state.copy_to({copy.floats.get(), num_floats_});
+    copy.companion = make_companion();
     copy.used = ++uses_;
     by_page_.emplace(page, std::move(copy));
 }

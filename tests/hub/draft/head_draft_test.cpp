@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <functional>
 #include <future>
 #include <iostream>
 
@@ -220,6 +221,53 @@ TEST(HeadDraftTest, HeadBeginsWhereItsRowsBegin) {
     EXPECT_EQ(calls[0].proposed, calls[1].proposed);
 }
 
+// A later text that goes on from a copy of an earlier one proposes what a sequence proposes that
+// has seen the rows that were kept.
+TEST(HeadDraftTest, KeptRowsAreTheBeginningOfALaterText) {
+    HeadModel model("qwen35-moe");
+    const std::vector<TokenId> tokens = test::random_tokens(70, 320, 7);
+    const std::vector<float> rows = model.rows_of(tokens);
+    GenerationRequest request;
+    request.prompt = tokens;
+    request.sampling.seed = 5;
+    const std::size_t size = model.hidden_size();
+    HeadDraftOptions options = model.options();
+    options.rows_kept_max = 16;
+    HeadDrafts drafts(*model.head, *model.head_experts, options);
+    const auto see = [&](Draft& draft, std::uint32_t first, std::uint32_t end) {
+        drafts.see(draft, first, std::span(rows).subspan(first * size, (end - first) * size));
+    };
+    const auto propose = [&](Draft& draft, std::size_t end) {
+        DraftCall call{.draft = &draft, .tokens = std::span(tokens).first(end), .tokens_max = 4};
+        drafts.propose({&call, 1});
+        return call.proposed;
+    };
+
+    // rows that have keys already are kept, too
+    const auto earlier = drafts.begin(request);
+    see(*earlier, 0, 40);
+    EXPECT_EQ(propose(*earlier, 41).size(), 4u);
+    see(*earlier, 40, 43);
+    const CompanionPtr kept = drafts.keep(*earlier, 40);
+    ASSERT_NE(kept, nullptr);
+    EXPECT_EQ(drafts.keep(*earlier, 44), nullptr);
+    EXPECT_EQ(drafts.keep(*earlier, 24), nullptr);
+
+    const auto later = drafts.begin(request), wanted = drafts.begin(request);
+    drafts.resume(*later, 40, kept);
+    see(*later, 40, 43);
+    see(*wanted, 24, 43);
+    const auto proposed = propose(*later, 44);
+    EXPECT_EQ(proposed.size(), 4u);
+    EXPECT_EQ(proposed, propose(*wanted, 44));
+
+    // a sequence that knows these rows already, from before a preemption, keeps its own
+    drafts.resume(*later, 40, kept);
+    see(*later, 40, 44);
+    see(*wanted, 43, 44);
+    EXPECT_EQ(propose(*later, 45), propose(*wanted, 45));
+}
+
 class HeadTextTest : public testing::Test {
   protected:
     static constexpr std::uint32_t num_requests = 1'000;
@@ -237,7 +285,9 @@ class HeadTextTest : public testing::Test {
         if (i % 11 == 0) request.stop_ids = {7, 100, 200};
         return request;
     }
-    std::vector<std::vector<TokenId>> run(const EngineOptions& options) {
+    using Requests = std::function<GenerationRequest(std::uint32_t)>;
+    std::vector<std::vector<TokenId>> run(const EngineOptions& options,
+                                          const Requests& request_of = HeadTextTest::request_of) {
         std::vector<std::vector<TokenId>> answers(num_requests);
         std::vector<std::promise<GenerationEnd>> ends(num_requests);
         Engine engine(*model_.decoder, *model_.experts, options);
@@ -253,13 +303,20 @@ class HeadTextTest : public testing::Test {
                          .on_end = [&, i](const GenerationEnd& end) { ends[i].set_value(end); }})
                     .ok());
         drafts_ = {};
-        for (auto& end : ends) drafts_.add(end.get_future().get().stats.drafts);
+        accepted_.clear();
+        for (auto& end : ends) {
+            const DraftStats drafts = end.get_future().get().stats.drafts;
+            accepted_.emplace_back(drafts.drafted_tokens, drafts.accepted_tokens);
+            drafts_.add(drafts);
+        }
         counters_ = engine.counters();
         return answers;
     }
 
     HeadModel model_{"qwen35-moe", ExpertDtype::int4, Arithmetic::int8};
     DraftStats drafts_;
+    // [num_requests]: drafted and accepted tokens
+    std::vector<std::pair<std::uint64_t, std::uint64_t>> accepted_;
     EngineCounters counters_;
 };
 
@@ -295,6 +352,45 @@ TEST_F(HeadTextTest, TextsEqualThoseWithoutDraftsOverAThousandSeeds) {
     const auto answers = run(small);
     for (std::uint32_t i = 0; i < num_requests; ++i) ASSERT_EQ(answers[i], wanted[i]) << i;
     EXPECT_GT(counters_.preempted, 0u);
+}
+
+// Of a prefix from the cache the head has the rows that it would have seen, so that its drafts are
+// the same, token by token. Texts run one after the other for that: beside others, a prompt may be
+// cut before its last token, which then has drafts already. For the same reason no prompt has one
+// token more than whole pages.
+TEST_F(HeadTextTest, DraftsBehindACachedPrefixAreThoseWithoutACache) {
+    const auto request_of = [](std::uint32_t i) {
+        GenerationRequest request = HeadTextTest::request_of(i);
+        request.prompt = test::random_tokens(48 + i / 50 * 2, 320, i / 50);
+        const auto question = test::random_tokens(i % 5 * 4, 320, i);
+        request.prompt.insert(request.prompt.end(), question.begin(), question.end());
+        request.client = "one";
+        return request;
+    };
+    HeadDrafts drafts(*model_.head, *model_.head_experts, model_.options());
+    EngineOptions options{.sequences_max = 12,
+                          .queue_max = num_requests,
+                          .kv_dtype = KvDtype::f16,
+                          .prefix_cache = false};
+    const auto wanted = run(options, request_of);
+    options.draft_sources = {&drafts};
+    options.draft_tokens = 4;
+    options.prefix_cache = true;
+    EXPECT_EQ(run(options, request_of), wanted);
+    EXPECT_GT(counters_.cached_tokens, 20'000u);
+
+    options.sequences_max = 1;
+    options.prefix_cache = false;
+    EXPECT_EQ(run(options, request_of), wanted);
+    const auto wanted_accepted = accepted_;
+    EXPECT_EQ(counters_.cached_tokens, 0u);
+    EXPECT_GT(drafts_.accepted_tokens, 0u);
+    options.prefix_cache = true;
+    EXPECT_EQ(run(options, request_of), wanted);
+    EXPECT_EQ(accepted_, wanted_accepted);
+    EXPECT_GT(counters_.cached_tokens, 20'000u);
+    std::cout << counters_.cached_tokens << " tokens from the cache, " << drafts_.accepted_tokens
+              << " of " << drafts_.drafted_tokens << " accepted\n";
 }
 
 TEST(HeadPackageTest, PackageWithoutTheHeadLoadsAndADamagedHeadIsNamed) {

@@ -154,15 +154,29 @@ TEST_F(HybridTest, CopyThatWasUsedLongestAgoLeavesFirst) {
     state.fill([] { return 1.0f; });
     state.commit();
     const std::uint64_t bytes = 4 * shape.num_layers * shape.snapshot_floats_of_layer();
-    RecurrentSnapshots copies(shape, 2 * bytes + 1);
-    copies.keep(1, state);
-    copies.keep(2, state);
+    RecurrentSnapshots copies(shape, 2 * (bytes + 100) + 1, 100);
+    copies.keep(1, state, {});
+    copies.keep(2, state, {});
     EXPECT_NE(copies.find(1), nullptr);
-    copies.keep(3, state);
+    copies.keep(3, state, {});
     EXPECT_TRUE(copies.has(1) && !copies.has(2) && copies.has(3));
     copies.drop(1);
-    copies.keep(2, state);
+    copies.keep(2, state, {});
     EXPECT_TRUE(!copies.has(1) && copies.has(2) && copies.has(3));
+
+    // A companion is made for a copy that has none, once.
+    std::vector<std::uint32_t> made;
+    const auto make = [&](std::uint32_t num_tokens) {
+        made.push_back(num_tokens);
+        return std::make_shared<const SnapshotCompanion>();
+    };
+    EXPECT_EQ(copies.companion(3), nullptr);
+    copies.keep(3, state, make);
+    copies.keep(3, state, make);
+    EXPECT_EQ(made, std::vector<std::uint32_t>{state.border()});
+    EXPECT_NE(copies.companion(3), nullptr);
+    copies.drop(3);
+    EXPECT_EQ(copies.companion(3), nullptr);
 }
 
 TEST_F(HybridTest, DraftsAndPreemptionChangeNoText) {
