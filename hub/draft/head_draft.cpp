@@ -9,13 +9,25 @@ namespace moex {
 // `computed` on are computed by the next proposal.
 //   first 40, computed 97, end 99:  rows 40 to 98 are here, 97 and 98 have no keys yet
 struct HeadDrafts::Follower : Draft {
-    Follower(KvCache& cache, const GenerationRequest& request) : kv(cache), sampler(request) {}
+    Follower(KvCache& cache, const GenerationRequest& request, std::uint64_t& all_bytes)
+        : kv(cache),
+          sampler(request),
+          all_row_bytes(all_bytes) {}
+    ~Follower() override { all_row_bytes -= row_bytes; }
 
     KvCache::Sequence kv;
     std::uint32_t num_true = 0;  // rows of `kv` with the model's rows; the later ones are drafted
     std::vector<float> rows;     // [end - first, hidden_size]
     std::uint32_t first = 0, computed = 0, end = 0;
     DraftSampler sampler;
+    std::uint64_t& all_row_bytes;
+    std::uint64_t row_bytes = 0;  // of `rows`, as counted in all_row_bytes
+
+    void count_rows() {
+        all_row_bytes -= row_bytes;
+        row_bytes = rows.capacity() * sizeof(float);
+        all_row_bytes += row_bytes;
+    }
 
     // State of one call of propose().
     std::vector<TokenId> row_tokens;  // tokens of the next step
@@ -34,6 +46,8 @@ struct HeadDrafts::Follower : Draft {
 struct HeadDrafts::KeptRows : SnapshotCompanion {
     std::uint32_t first = 0;
     std::vector<float> rows;
+
+    std::uint64_t size_bytes() const override { return rows.size() * sizeof(float); }
 };
 
 HeadDrafts::HeadDrafts(StepDevice& device, ExpertBackend& experts, HeadDraftOptions options)
@@ -44,7 +58,7 @@ HeadDrafts::HeadDrafts(StepDevice& device, ExpertBackend& experts, HeadDraftOpti
 HeadDrafts::~HeadDrafts() = default;
 
 std::unique_ptr<Draft> HeadDrafts::begin(const GenerationRequest& request) {
-    return std::make_unique<Follower>(cache_, request);
+    return std::make_unique<Follower>(cache_, request, row_bytes_);
 }
 
 void HeadDrafts::see(Draft& draft, std::uint32_t first, std::span<const float> rows) {
@@ -74,6 +88,15 @@ void HeadDrafts::see(Draft& draft, std::uint32_t first, std::span<const float> r
         follower.first = new_first;
     }
     follower.rows.insert(follower.rows.end(), rows.begin(), rows.end());
+    follower.count_rows();
+}
+
+DraftMemory HeadDrafts::memory_max() const {
+    const std::uint64_t most = options_.rows_kept_max + options_.rows_kept_max / 4,
+                        page_bytes = cache_.page_bytes();
+    // the last page is not full, and tokens that are drafted may begin one more
+    return {.sequence_bytes = most * device_.config().hidden_size * sizeof(float) + 2 * page_bytes,
+            .token_bytes = page_bytes / options_.kv.page_tokens};
 }
 
 std::uint64_t HeadDrafts::kept_bytes_max() const {
@@ -100,6 +123,7 @@ void HeadDrafts::resume(Draft& draft, std::uint32_t num_tokens, const CompanionP
     if (num_tokens <= follower.end) return;  // known from before a preemption
     follower.begin_at(known.first);
     follower.rows = known.rows;
+    follower.count_rows();
     follower.end = num_tokens;
 }
 

@@ -51,6 +51,8 @@ class HeadDrafts : public DraftSource {
     bool reads_rows() const override { return true; }
     std::unique_ptr<Draft> begin(const GenerationRequest& request) override;
     void see(Draft& draft, std::uint32_t first, std::span<const float> rows) override;
+    DraftMemory memory_max() const override;
+    std::uint64_t used_bytes() const override { return cache_.used_bytes() + row_bytes_; }
     std::uint64_t kept_bytes_max() const override;
     CompanionPtr keep(const Draft& draft, std::uint32_t num_tokens) const override;
     void resume(Draft& draft, std::uint32_t num_tokens, const CompanionPtr& kept) override;
@@ -67,6 +69,7 @@ class HeadDrafts : public DraftSource {
     ExpertBackend& experts_;
     const HeadDraftOptions options_;
     KvCache cache_;
+    std::uint64_t row_bytes_ = 0;  // of all followers
 };
 
 }  // namespace moex

@@ -36,6 +36,12 @@ struct DraftCall {
     std::uint32_t proposal_class = 0;  // written by propose(), below draft_classes
 };
 
+// The memory that a source of drafts takes of the engine's (memory_plan.h).
+struct DraftMemory {
+    std::uint64_t sequence_bytes = 0;  // most bytes of a running sequence, whatever its length
+    std::uint64_t token_bytes = 0;     // and of each of its tokens
+};
+
 // Used on the engine's thread only.
 class DraftSource {
   public:
@@ -57,6 +63,9 @@ class DraftSource {
     virtual void see(Draft& draft, std::uint32_t first, std::span<const float> rows) {
         static_cast<void>(draft), static_cast<void>(first), static_cast<void>(rows);
     }
+    // Most memory of this source, and what it has now. A source that is not counted returns zeros.
+    virtual DraftMemory memory_max() const { return {}; }
+    virtual std::uint64_t used_bytes() const { return 0; }
     // Most bytes of what keep() returns; 0: this source keeps nothing.
     virtual std::uint64_t kept_bytes_max() const { return 0; }
     // Returns what a later sequence needs that begins with the first `num_tokens` tokens of this

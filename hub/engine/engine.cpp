@@ -10,30 +10,6 @@
 namespace moex {
 namespace {
 
-// Bytes for copies of recurrent states: a quarter of the budget.
-std::uint64_t snapshot_bytes(const ModelConfig& config, const EngineOptions& options) {
-    return config.has_delta_net() && options.prefix_cache ? options.kv_bytes_max / 4 : 0;
-}
-
-std::uint32_t budget_pages(const ModelConfig& config, const EngineOptions& options) {
-    const KvCache probe(config, {.page_tokens = options.page_tokens, .dtype = options.kv_dtype});
-    const std::uint64_t states = std::uint64_t{options.sequences_max} *
-                                 RecurrentShape::of(config).size_bytes(),
-                        others = states + snapshot_bytes(config, options);
-    if (others >= options.kv_bytes_max)
-        throw std::runtime_error(text("the recurrent states of ", options.sequences_max,
-                                      " sequences and copies of them", " need ", others >> 20,
-                                      " MB, not less than the ", options.kv_bytes_max >> 20,
-                                      " MB for keys and values; set --kv-mb or --sequences-max"));
-    const std::uint64_t affordable = (options.kv_bytes_max - others) / probe.page_bytes();
-    if (affordable == 0)
-        throw std::runtime_error(text("a key/value budget of ", options.kv_bytes_max,
-                                      " bytes is below one page of ", probe.page_bytes(),
-                                      " bytes"));
-    return static_cast<std::uint32_t>(std::min<std::uint64_t>(
-        affordable, std::uint64_t{options.sequences_max} * probe.pages_for(config.context_tokens)));
-}
-
 // A recurrent state can be copied at the end of each chunk, which must be the end of a page. Pages
 // in a store have no such copies.
 EngineOptions usable_options(const ModelConfig& config, EngineOptions options) {
@@ -41,6 +17,27 @@ EngineOptions usable_options(const ModelConfig& config, EngineOptions options) {
     options.page_tokens = delta_chunk;
     options.page_store = nullptr;
     return options;
+}
+
+// Throws std::runtime_error if the memory does not suffice.
+MemoryPlan plan_memory(const StepDevice& device, const EngineOptions& options, bool reads_rows) {
+    const ModelConfig& config = device.config();
+    const KvCache probe(config, {.page_tokens = options.page_tokens, .dtype = options.kv_dtype});
+    MemoryNeeds needs{.bytes_max = options.kv_bytes_max,
+                      .sequences_max = options.sequences_max,
+                      .page_tokens = options.page_tokens,
+                      .page_bytes = probe.page_bytes(),
+                      .copy_bytes_max = options.state_bytes_max};
+    if (!options.prefix_cache) needs.copy_bytes_max = 0;
+    for (const DraftSource* source : options.draft_sources) {
+        if (source->reads_rows() && !reads_rows) continue;
+        const DraftMemory drafts = source->memory_max();
+        needs.drafts.sequence_bytes += drafts.sequence_bytes;
+        needs.drafts.token_bytes += drafts.token_bytes;
+    }
+    auto plan = MemoryPlan::make(config, needs);
+    if (!plan.ok()) throw std::runtime_error(plan.error().message);
+    return *plan;
 }
 
 // A backend that computes on this machine has no network latency that a second micro-batch could
@@ -79,16 +76,22 @@ EngineState::EngineState(StepDevice& with, ExpertBackend& by, EngineOptions give
     : device(with),
       experts(by),
       options(usable_options(with.config(), given)),
-      num_pages(budget_pages(with.config(), options)),
       reads_rows(with.gives_hidden() &&
                  std::any_of(options.draft_sources.begin(), options.draft_sources.end(),
                              [](const DraftSource* source) { return source->reads_rows(); })),
+      plan(plan_memory(with, options, reads_rows)),
       cost(given.step_stretch_max),
       micro_batches(micro_batches_for(with, by, given)) {
     engine_drafts.rates.assign(options.draft_sources.size(), DraftRates(256));
     make_cache();
     kv_tokens = cache->tokens_max(options.step_rows_max);
-    counters.kv_pages = num_pages;
+    counters.kv_pages = plan.num_pages;
+    const KvCache probe(with.config(),
+                        {.page_tokens = options.page_tokens, .dtype = options.kv_dtype});
+    counters.memory_max = {.pages = plan.num_pages * probe.page_bytes(),
+                           .states = plan.state_bytes_max(),
+                           .state_copies = plan.copy_bytes_max};
+    counters.draft_bytes_max = plan.draft_bytes_max;
     counters.kv_tokens = kv_tokens;
 }
 
@@ -96,14 +99,13 @@ void EngineState::make_cache() {
     std::uint64_t companion_bytes = 0;
     for (const DraftSource* source : options.draft_sources)
         if (reads_rows) companion_bytes += source->kept_bytes_max();
-    cache.emplace(device.config(),
-                  KvCacheOptions{.page_tokens = options.page_tokens,
-                                 .num_pages = num_pages,
-                                 .dtype = options.kv_dtype,
-                                 .mover = device.page_mover(),
-                                 .snapshot_bytes_max = snapshot_bytes(device.config(), options),
-                                 .companion_bytes = companion_bytes,
-                                 .ended = options.sequence_ended});
+    cache.emplace(device.config(), KvCacheOptions{.page_tokens = options.page_tokens,
+                                                  .num_pages = plan.num_pages,
+                                                  .dtype = options.kv_dtype,
+                                                  .mover = device.page_mover(),
+                                                  .snapshot_bytes_max = plan.copy_bytes_max,
+                                                  .companion_bytes = companion_bytes,
+                                                  .ended = options.sequence_ended});
 }
 
 Engine::Engine(StepDevice& device, ExpertBackend& experts, EngineOptions options)
@@ -414,8 +416,12 @@ void EngineState::publish_gauges() {
     counters.running = static_cast<std::uint32_t>(running.size());
     counters.running_max = std::max(counters.running_max, counters.running);
     counters.waiting = static_cast<std::uint32_t>(waiting.size());
-    counters.kv_pages_used = num_pages - cache->pages_free();
+    counters.kv_pages_used = plan.num_pages - cache->pages_free();
     counters.kv_pages_cached = cache->pages_cached();
+    counters.memory = cache->memory();
+    counters.draft_bytes = 0;
+    for (const DraftSource* source : options.draft_sources)
+        counters.draft_bytes += source->used_bytes();
 }
 
 void EngineState::end_running(GenerationId id, FinishReason reason, Error error) {

@@ -23,6 +23,15 @@ void EngineState::begin_drafts(Generation& generation) const {
         sources[i].draft = options.draft_sources[i]->begin(generation.request);
 }
 
+// Frees the memory of drafts of a generation that returns to the queue, as far as it is made of
+// rows that are computed again.
+void EngineState::drop_rows(Generation& generation) const {
+    auto& sources = generation.drafts.sources;
+    for (std::size_t i = 0; i < sources.size(); ++i)
+        if (sources[i].draft && options.draft_sources[i]->reads_rows())
+            sources[i].draft = options.draft_sources[i]->begin(generation.request);
+}
+
 // Returns true if a source reads the rows of `generation` after the final norm.
 bool EngineState::shows_rows(Generation& generation) const {
     if (!reads_rows || generation.request.hidden_mean || drafts_allowed(generation) == 0)
@@ -50,6 +59,12 @@ namespace {
 // What the sources of drafts keep of a text.
 struct KeptDrafts : SnapshotCompanion {
     std::vector<CompanionPtr> by_source;  // [EngineOptions::draft_sources]
+
+    std::uint64_t size_bytes() const override {
+        std::uint64_t bytes = 0;
+        for (const CompanionPtr& one : by_source) bytes += one ? one->size_bytes() : 0;
+        return bytes;
+    }
 };
 
 }  // namespace

@@ -54,6 +54,7 @@ void EngineState::return_to_queue(std::unique_ptr<Generation> generation) {
     generation->kv.reset();
     generation->step_tokens = 0;
     generation->drafts.num_rows = 0;
+    drop_rows(*generation);
     ++counters.preempted;
     waiting.push_returned(std::move(generation));
 }

@@ -19,6 +19,7 @@
 #include "hub/engine/draft_source.h"
 #include "hub/engine/engine_types.h"
 #include "hub/engine/generation.h"
+#include "hub/engine/memory_plan.h"
 #include "hub/engine/micro_batches.h"
 #include "hub/engine/step_cost.h"
 #include "hub/engine/step_device.h"
@@ -159,8 +160,8 @@ struct EngineState {
     StepDevice& device;
     ExpertBackend& experts;
     const EngineOptions options;
-    const std::uint32_t num_pages;
     const bool reads_rows;  // true if a source of drafts reads rows after the final norm
+    const MemoryPlan plan;
 
     // Only the engine thread uses the members down to the mutex. `cache` is always set, and is
     // created again when the device is replaced.
@@ -172,6 +173,7 @@ struct EngineState {
     std::size_t turn = 0;
     // number of consecutive steps that were begun again in smaller parts
     std::uint32_t steps_recut = 0;
+    std::uint32_t steps_without_prompt = 0;  // in succession
     StepCost cost;
     EngineDrafts engine_drafts;
     MicroBatches micro_batches;
@@ -242,6 +244,7 @@ struct EngineState {
     // ---- The following functions choose and count drafted tokens (engine_draft.cpp).
     void begin_drafts(Generation& generation) const;
     bool shows_rows(Generation& generation) const;
+    void drop_rows(Generation& generation) const;
     void show_rows(Generation& generation, std::uint32_t num_rows) const;
     CompanionPtr keep_drafts(const Generation& generation, std::uint32_t num_tokens) const;
     void resume_drafts(Generation& generation, const CompanionPtr& companion) const;
@@ -260,6 +263,7 @@ struct EngineState {
 
     // ---- The following functions share out a step's rows and use its results (engine_step.cpp).
     void share_rows();
+    void keep_room_for_states(std::vector<Generation*>& prompts) const;
     void share_prompt_rows(std::vector<Generation*> prompts, std::uint32_t rows_left,
                            const StepShape& shape);
     void grow_pages();
@@ -270,6 +274,7 @@ struct EngineState {
     void step();
     void on_failed_step(const Error& error, std::span<Generation* const> members);
     void begin_anew();
+    void free_second_states(std::span<Generation* const> members);
     Result<StepResult> run_step(std::span<const StepRows> batch, const StepShape& shape);
     std::vector<FinishedGeneration> settle(std::span<Generation* const> members,
                                            std::span<DueTokens> due, const StepResult& result);

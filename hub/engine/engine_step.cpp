@@ -17,6 +17,10 @@ constexpr std::uint32_t steps_recut_max = 3;
 // A prompt is short if at most this many of its tokens were not computed before. It takes only a
 // few steps.
 constexpr std::uint32_t short_prompt_tokens = 64;
+
+bool is_long(const Generation* one) {
+    return one->tokens.size() > std::size_t{one->stats.cached_tokens} + short_prompt_tokens;
+}
 }  // namespace
 
 // Gives one row of the next step to every sequence that decodes, and the remaining rows to the
@@ -55,6 +59,22 @@ void EngineState::share_rows() {
     share_prompt_rows(std::move(prompts), rows_left, shape);
 }
 
+// Leaves out prompts for which the step has no second state: the last ones in the order of
+// `prompts`. One of such states is for the first long prompt. A prompt of few rows needs none.
+void EngineState::keep_room_for_states(std::vector<Generation*>& prompts) const {
+    if (plan.second_states == 0) return;
+    const auto needs_state = [](const Generation* one) {
+        return one->missing() > delta_append_max;
+    };
+    const auto first_long = std::ranges::find_if(prompts, is_long);
+    Generation* const kept = first_long == prompts.end() ? nullptr : *first_long;
+    std::uint32_t left = plan.second_states - (kept && needs_state(kept) ? 1 : 0);
+    std::erase_if(prompts, [&](const Generation* one) {
+        if (one == kept || !needs_state(one)) return false;
+        return left == 0 || left-- == 0;
+    });
+}
+
 // Divides the remaining `rows_left` rows of a step among the prompts. Short prompts get rows first,
 // one prompt after the other: if they shared the rows, all of them would end only with the last
 // one. The long prompts share what remains, at least a quarter of the rows and of the time, the
@@ -80,14 +100,12 @@ void EngineState::share_prompt_rows(std::vector<Generation*> prompts, std::uint3
         // are in different steps.
         return one.request.speculator && has < prompt ? prompt - has : one.missing();
     };
-    const auto is_long = [](const Generation* one) {
-        return one->tokens.size() > std::size_t{one->stats.cached_tokens} + short_prompt_tokens;
-    };
     const auto order = [&](const Generation* one) {
         return std::make_tuple(is_long(one), wants(*one), one->id);
     };
     std::sort(prompts.begin(), prompts.end(),
               [&](const Generation* a, const Generation* b) { return order(a) < order(b); });
+    keep_room_for_states(prompts);
 
     const bool keeps_some = is_long(prompts.back());
     const std::uint32_t rows_kept = keeps_some ? rows_left / 4 : 0;
@@ -279,6 +297,7 @@ Result<StepResult> EngineState::run_step(std::span<const StepRows> batch, const 
 // Handles a failed step: ends its generations, unless the step is begun again. It is begun again
 // when it was stopped, when it must be cut finer, or after the device was lost.
 void EngineState::on_failed_step(const Error& error, std::span<Generation* const> members) {
+    for (const Generation* one : members) one->kv->abandon_step();
     // The step was stopped because one of its generations was cancelled. The next step begins
     // without that generation.
     if (error.code == ErrorCode::cancelled && step_stop.stop_requested()) {
@@ -318,6 +337,17 @@ void EngineState::begin_anew() {
     for (; !running.empty(); running.pop_back()) waiting.push_returned(std::move(running.back()));
 }
 
+// Frees the second states that prompts needed, once there has been no prompt for some steps. A
+// prompt that follows soon finds them, and their memory need not be cleared again.
+void EngineState::free_second_states(std::span<Generation* const> members) {
+    constexpr std::uint32_t steps = 64;
+    const bool has_prompt = std::any_of(members.begin(), members.end(), [](const Generation* one) {
+        return one->step_tokens > delta_append_max;
+    });
+    steps_without_prompt = has_prompt ? 0 : steps_without_prompt + 1;
+    if (steps_without_prompt == steps) cache->trim_states(options.sequences_max);
+}
+
 void EngineState::step() {
     const TraceSpan span(Trace::Row::engine, "step", {"sequences", running.size()});
     const std::vector<Generation*> members = members_of_step();
@@ -326,6 +356,7 @@ void EngineState::step() {
     Result<StepResult> result = run_step(batch, shape_of_step());
     if (!result.ok()) return on_failed_step(result.error(), members);
 
+    free_second_states(members);
     std::vector<DueTokens> due = take_result(batch, members, *result);
     sample(due);
     const std::vector<FinishedGeneration> finished = settle(members, due, *result);

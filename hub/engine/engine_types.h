@@ -9,6 +9,7 @@
 
 #include "hub/base/clock.h"
 #include "hub/engine/generation.h"
+#include "hub/engine/kv_cache.h"
 #include "hub/engine/kv_dtype.h"
 #include "hub/engine/kv_page_store.h"
 #include "hub/engine/step_cost.h"
@@ -22,7 +23,10 @@ struct EngineOptions {
     // Most waiting requests. When the queue has this length, submit() returns overloaded.
     std::uint32_t queue_max = 64;
     std::uint32_t step_rows_max = 256;  // most rows of a step, prefill chunks included
+    // memory of all texts: keys and values, recurrent states and copies of them (memory_plan.h)
     std::uint64_t kv_bytes_max = 512ull << 20;
+    // Part of kv_bytes_max for copies of recurrent states; empty: a quarter.
+    std::optional<std::uint64_t> state_bytes_max;
     std::uint32_t page_tokens = 16;
     KvDtype kv_dtype = KvDtype::f32;
     // A step with decode rows takes prompt rows until it lasts about this many times as long as it
@@ -87,6 +91,8 @@ struct EngineCounters {
     // kv_pages_cached: published pages that no sequence holds at present
     std::uint32_t running = 0, waiting = 0, running_max = 0, kv_pages_used = 0, kv_pages = 0,
                   kv_pages_cached = 0;
+    KvMemory memory, memory_max;  // bytes in memory at present, and at most; not totals
+    std::uint64_t draft_bytes = 0, draft_bytes_max = 0;  // likewise, of sources of drafts
     std::uint64_t kv_tokens = 0;  // most tokens that one sequence may have in the KV cache
     // experts_waited: sum of the waiting times of all rounds, even if rounds overlap
     Duration step_time{}, experts_waited{};

@@ -224,6 +224,13 @@ void KvCache::unpublish(std::uint32_t page) {
     drop_window(page);
 }
 
+KvMemory KvCache::memory() const {
+    return {.pages = used_bytes_,
+            .states = blocks_.used_bytes(),
+            .spare_states = blocks_.spare_bytes(),
+            .state_copies = snapshots_.used_bytes()};
+}
+
 void KvCache::forget_worker(std::uint64_t worker) {
     for (std::uint32_t page = 0; page < num_numbers_; ++page) {
         if (!index_.holds(page)) continue;
@@ -316,6 +323,10 @@ void KvCache::Sequence::begin_step(std::uint32_t num_rows) {
     if (!has_state()) return;
     if (!recurrent_) recurrent_ = std::make_unique<RecurrentState>(cache_->blocks_);
     recurrent_->begin_step(num_tokens_, num_rows);
+}
+
+void KvCache::Sequence::abandon_step() {
+    if (recurrent_) recurrent_->abandon_step();
 }
 
 // Returns the index of the first page with a position that a window sees from a row at position

@@ -62,6 +62,14 @@ struct KvCacheOptions {
     std::function<void(std::uint64_t id)> ended = {};
 };
 
+// Bytes in memory; where a device stores the rows, those of `pages` are in its memory.
+struct KvMemory {
+    std::uint64_t pages = 0;         // of sequences, and kept for later ones
+    std::uint64_t states = 0;        // recurrent states of sequences and of the current step
+    std::uint64_t spare_states = 0;  // memory of states that no sequence has now
+    std::uint64_t state_copies = 0;  // with what is kept beside them
+};
+
 struct UnmapMemory {
     std::size_t size_bytes = 0;
     void operator()(std::byte* memory) const;
@@ -90,6 +98,10 @@ class KvCache {
     std::uint64_t tokens_max(std::uint32_t rows_max) const;
     // Bytes of all rows in memory: those that sequences need, and those kept for later sequences.
     std::uint64_t used_bytes() const { return used_bytes_; }
+    KvMemory memory() const;
+    // Frees the memory of spare recurrent states, as long as there are more than `states_max` in
+    // all.
+    void trim_states(std::uint32_t states_max) { blocks_.trim(states_max); }
     // Unpublishes every page with rows whose experts `worker` computed, and all pages that continue
     // such a page. A sequence that holds such a page publishes no further pages after it.
     void forget_worker(std::uint64_t worker);
@@ -129,6 +141,7 @@ class KvCache {
         // Begins a step of `num_rows` rows after num_tokens(); required for models with a recurrent
         // state, and without effect for others.
         void begin_step(std::uint32_t num_rows);
+        void abandon_step();  // ends a step that failed
 
         // Publishes the full pages of this sequence, so that later sequences can take them over.
         // `tokens` are the tokens of all positions; `page_workers[i]` are the workers that computed

@@ -46,6 +46,13 @@ void RecurrentSnapshots::keep(std::uint32_t page, const RecurrentState& state,
     by_page_.emplace(page, std::move(copy));
 }
 
+std::uint64_t RecurrentSnapshots::used_bytes() const {
+    std::uint64_t bytes = by_page_.size() * num_floats_ * sizeof(float);
+    for (const auto& [page, copy] : by_page_)
+        if (copy.companion) bytes += copy.companion->size_bytes();
+    return bytes;
+}
+
 void RecurrentSnapshots::drop(std::uint32_t page) { by_page_.erase(page); }
 
 }  // namespace moex

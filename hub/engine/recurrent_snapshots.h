@@ -19,6 +19,7 @@ namespace moex {
 class SnapshotCompanion {
   public:
     virtual ~SnapshotCompanion() = default;
+    virtual std::uint64_t size_bytes() const = 0;
 };
 using CompanionPtr = std::shared_ptr<const SnapshotCompanion>;
 // Makes the companion of a copy at the end of the first `num_tokens` tokens; null: none.
@@ -39,6 +40,8 @@ class RecurrentSnapshots {
     // copied, or if the budget has no room for one copy. A copy that exists gets a companion if it
     // has none. `make` may be empty.
     void keep(std::uint32_t page, const RecurrentState& state, const MakeCompanion& make);
+    // Bytes of all copies and their companions.
+    std::uint64_t used_bytes() const;
     // Forgets the copy at the end of a page that is no longer published.
     void drop(std::uint32_t page);
 

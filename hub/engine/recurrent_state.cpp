@@ -19,6 +19,7 @@ RecurrentBlock::RecurrentBlock(const RecurrentShape& shape)
       borders(shape.num_layers) {}
 
 std::unique_ptr<RecurrentBlock> RecurrentBlocks::take() {
+    ++num_used_;
     if (spare_.empty()) return std::make_unique<RecurrentBlock>(shape_);
     auto block = std::move(spare_.back());
     spare_.pop_back();
@@ -26,7 +27,13 @@ std::unique_ptr<RecurrentBlock> RecurrentBlocks::take() {
 }
 
 void RecurrentBlocks::give(std::unique_ptr<RecurrentBlock> block) {
-    if (block) spare_.push_back(std::move(block));
+    if (!block) return;
+    --num_used_;
+    spare_.push_back(std::move(block));
+}
+
+void RecurrentBlocks::trim(std::size_t blocks_max) {
+    while (!spare_.empty() && num_used_ + spare_.size() > blocks_max) spare_.pop_back();
 }
 
 RecurrentState::RecurrentState(RecurrentBlocks& blocks)

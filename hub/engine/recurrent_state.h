@@ -59,9 +59,14 @@ class RecurrentBlocks {
     const RecurrentShape& shape() const { return shape_; }
     std::unique_ptr<RecurrentBlock> take();
     void give(std::unique_ptr<RecurrentBlock> block);
+    // Frees spare blocks until there are at most `blocks_max` in all, or none is spare.
+    void trim(std::size_t blocks_max);
+    std::uint64_t used_bytes() const { return num_used_ * shape_.size_bytes(); }
+    std::uint64_t spare_bytes() const { return spare_.size() * shape_.size_bytes(); }
 
   private:
     RecurrentShape shape_;
+    std::uint64_t num_used_ = 0;
     std::vector<std::unique_ptr<RecurrentBlock>> spare_;
 };
 
@@ -75,6 +80,8 @@ class RecurrentState {
     void begin_step(std::uint32_t first, std::uint32_t num_rows);
     // Ends a step: its rows were computed in all layers.
     void commit();
+    // Ends a step that failed: the state is the one from before it.
+    void abandon_step() { blocks_.give(std::move(next_)); }
     // For benches: between begin_step() and commit(), gives all layers values of `next` instead of
     // computed ones.
     void fill(const std::function<float()>& next);

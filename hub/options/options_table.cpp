@@ -97,6 +97,10 @@ const Setting model_settings[] = {
      100000},
     {"kv-mb", number, runs_model, short_help, "MB", "0",
      "memory for the KV cache; 0: a quarter of what is free at start", 0, 10000000},
+    {"state-mb", number, serve, all_help, "MB", "0",
+     "part of --kv-mb for copies of recurrent states, from which prompts that begin alike go on "
+     "(Qwen3-Next, Qwen3.5, Qwen3.6); 0: a quarter",
+     0, 10000000},
     {"kv-dtype", word, runs_model, all_help, "DTYPE", "auto",
      "data type of the KV cache\n"
      "f16 has half of the bytes of f32, int8 a bit more than a quarter\n"

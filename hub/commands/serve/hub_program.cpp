@@ -293,6 +293,8 @@ EngineOptions HubProgram::engine_options() const {
     options.sequences_max = settings_.model.sequences_max;
     options.queue_max = settings_.model.queue_max;
     options.prefix_cache = settings_.model.caches_prefixes;
+    if (const std::uint64_t bytes = settings_.model.state_bytes_max; bytes > 0)
+        options.state_bytes_max = bytes;
     options.step_stretch_max = settings_.model.step_stretch_max;
     options.micro_batches = settings_.model.micro_batches;
     options.micro_batches_max = micro_batches_max(settings_);
@@ -542,7 +544,13 @@ void HubProgram::offer_lossy_modes(ApiOptions& options) {
 }
 
 void HubProgram::log_ready() const {
-    const std::uint64_t kv_tokens = engine_->counters().kv_tokens;
+    const EngineCounters counters = engine_->counters();
+    const std::uint64_t kv_tokens = counters.kv_tokens;
+    const KvMemory& most = counters.memory_max;
+    if (most.states > 0)
+        log_info("hub: memory of texts", kv("pages_mb", most.pages >> 20),
+                 kv("states_mb", most.states >> 20), kv("state_copies_mb", most.state_copies >> 20),
+                 kv("drafts_mb", counters.draft_bytes_max >> 20));
     log_info("hub: listens", kv("address", server_options_.listen_address),
              kv("port", server_->port()));
     log_info("hub: ready", kv("model", model_.package->name()),

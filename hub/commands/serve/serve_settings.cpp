@@ -66,6 +66,7 @@ ModelSettings model_of(const SettingReader& read) {
                  .memory_bytes_max = read.mebibytes("gpu-mb"),
                  .stays_awake = read.text("gpu-awake") == "auto"};
     model.kv_bytes_max = read.mebibytes("kv-mb");
+    model.state_bytes_max = read.mebibytes("state-mb");
     model.is_deterministic = read.on("deterministic");
     model.sequences_max = read.count("sequences-max");
     model.queue_max = read.count("queue-max");

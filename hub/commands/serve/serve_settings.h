@@ -66,7 +66,8 @@ struct PageSettings {
 // settings that other commands take too.
 struct ModelSettings {
     GpuSettings gpu;
-    std::uint64_t kv_bytes_max = 0;  // size of the KV cache; 0: a share of the free memory
+    std::uint64_t kv_bytes_max = 0;     // size of the KV cache; 0: a share of the free memory
+    std::uint64_t state_bytes_max = 0;  // of it, for copies of recurrent states; 0: a quarter
     bool is_deterministic = false;
     std::uint32_t sequences_max = 0, queue_max = 0;
     std::uint32_t context_tokens = 0;      // context length; 0: that of the model

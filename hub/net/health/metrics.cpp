@@ -76,6 +76,21 @@ double number(std::uint64_t value) { return static_cast<double>(value); }
 
 double seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
 
+void add_memory(Families& out, const EngineCounters& engine) {
+    const KvMemory &now = engine.memory, &most = engine.memory_max;
+    out.gauges("moex_kv_memory_bytes", "Memory of texts, by what it is for.",
+               {labelled("part", "pages", number(now.pages)),
+                labelled("part", "states", number(now.states)),
+                labelled("part", "spare_states", number(now.spare_states)),
+                labelled("part", "state_copies", number(now.state_copies)),
+                labelled("part", "drafts", number(engine.draft_bytes))});
+    out.gauges("moex_kv_memory_bytes_max", "Most memory of texts; states include spare ones.",
+               {labelled("part", "pages", number(most.pages)),
+                labelled("part", "states", number(most.states)),
+                labelled("part", "state_copies", number(most.state_copies)),
+                labelled("part", "drafts", number(engine.draft_bytes_max))});
+}
+
 void add_engine(Families& out, const EngineCounters& engine) {
     out.gauge("moex_num_requests_running", "Sequences in the batch.", engine.running);
     out.gauge("moex_num_requests_waiting", "Sequences in the queue.", engine.waiting);
@@ -83,6 +98,7 @@ void add_engine(Families& out, const EngineCounters& engine) {
     out.gauge("moex_kv_pages_used", "Pages of the KV cache in use.", engine.kv_pages_used);
     out.gauge("moex_kv_pages_cached", "Pages kept for prompts that begin alike.",
               engine.kv_pages_cached);
+    add_memory(out, engine);
 
     out.counter("moex_prompt_tokens_total", "Prompt tokens read.", engine.prompt_tokens);
     out.counter("moex_cached_tokens_total", "Prompt tokens found in the KV cache.",

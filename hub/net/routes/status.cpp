@@ -102,6 +102,14 @@ json kv_disk_json(const PageStoreCounters& disk) {
             {"writes_failed", disk.writes_failed}};
 }
 
+json memory_json(const KvMemory& memory, std::uint64_t draft_bytes) {
+    return {{"pages", memory.pages},
+            {"states", memory.states},
+            {"spare_states", memory.spare_states},
+            {"state_copies", memory.state_copies},
+            {"drafts", draft_bytes}};
+}
+
 json engine_json(const HubContext& hub) {
     const EngineCounters engine = hub.engine ? hub.engine.load()->counters() : EngineCounters{};
     return {{"running", engine.running},
@@ -128,6 +136,8 @@ json engine_json(const HubContext& hub) {
             {"kv_pages_used", engine.kv_pages_used},
             {"kv_pages_cached", engine.kv_pages_cached},
             {"kv_pages", engine.kv_pages},
+            {"memory", memory_json(engine.memory, engine.draft_bytes)},
+            {"memory_max", memory_json(engine.memory_max, engine.draft_bytes_max)},
             {"decode_tokens_per_s", hub.decode_tokens_per_s.load()}};
 }
 

@@ -41,6 +41,8 @@ const translations = {
     "sequences-max": "Antworten, die zugleich laufen",
     "queue-max": "Antworten, die warten; darüber 429",
     "kv-mb": "Speicher für den KV-Cache; 0: ein Viertel dessen, was beim Start frei ist",
+    "state-mb": "Teil von --kv-mb für Kopien rekurrenter Zustände, von denen gleich beginnende Fragen weitergehen "
+      + "(Qwen3-Next, Qwen3.5, Qwen3.6); 0: ein Viertel",
     "kv-dtype": "Datentyp des KV-Cache; f16 hat die Hälfte der Bytes von f32, int8 etwas mehr als ein Viertel; auto: "
       + "f32 in genauer Arithmetik, sonst f16",
     "prefix-cache": "behält die KV-Seiten einer Frage für die nächste Frage desselben Clients, innerhalb von --kv-mb",

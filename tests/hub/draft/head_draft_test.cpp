@@ -345,8 +345,11 @@ TEST_F(HeadTextTest, TextsEqualThoseWithoutDraftsOverAThousandSeeds) {
     EngineOptions small = plain;
     const KvCache probe(model_.package->config(), {.page_tokens = 16, .dtype = KvDtype::f16});
     small.prefix_cache = false;
-    small.kv_bytes_max = RecurrentShape::of(model_.package->config()).size_bytes() * 12 +
-                         12 * probe.page_bytes();
+    // states of twelve sequences and of a step, the head's rows, and a few pages
+    const DraftMemory of_head = drafts.memory_max();
+    small.kv_bytes_max = RecurrentShape::of(model_.package->config()).size_bytes() * 24 +
+                         12 * of_head.sequence_bytes +
+                         12 * (probe.page_bytes() + 16 * of_head.token_bytes);
     small.draft_sources = {&drafts};
     small.draft_tokens = 4;
     const auto answers = run(small);

@@ -166,16 +166,22 @@ TEST_F(HybridTest, CopyThatWasUsedLongestAgoLeavesFirst) {
 
     // A companion is made for a copy that has none, once.
     std::vector<std::uint32_t> made;
+    struct Companion : SnapshotCompanion {
+        std::uint64_t size_bytes() const override { return 77; }
+    };
     const auto make = [&](std::uint32_t num_tokens) {
         made.push_back(num_tokens);
-        return std::make_shared<const SnapshotCompanion>();
+        return std::make_shared<const Companion>();
     };
+    EXPECT_EQ(copies.used_bytes(), 2 * bytes);
     EXPECT_EQ(copies.companion(3), nullptr);
     copies.keep(3, state, make);
     copies.keep(3, state, make);
     EXPECT_EQ(made, std::vector<std::uint32_t>{state.border()});
     EXPECT_NE(copies.companion(3), nullptr);
+    EXPECT_EQ(copies.used_bytes(), 2 * bytes + 77);
     copies.drop(3);
+    EXPECT_EQ(copies.used_bytes(), bytes);
     EXPECT_EQ(copies.companion(3), nullptr);
 }
 
@@ -197,7 +203,8 @@ TEST_F(HybridTest, DraftsAndPreemptionChangeNoText) {
     options.sequences_max = 5;
     options.step_rows_max = 24;
     options.prefix_cache = false;
-    options.kv_bytes_max = 5 * RecurrentShape::of(package_->config()).size_bytes() +
+    // each of the five sequences may need a second state
+    options.kv_bytes_max = 10 * RecurrentShape::of(package_->config()).size_bytes() +
                            18 * probe.page_bytes();
     for (const std::optional<std::uint32_t> tokens :
          {std::optional<std::uint32_t>(), std::optional(3u)}) {

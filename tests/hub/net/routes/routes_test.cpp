@@ -512,6 +512,8 @@ TEST(RoutesTest, StatusHealthInfoAndMetrics) {
 
     for (const char* name : {"moex_num_requests_running",
                              "moex_num_requests_waiting",
+                             "moex_kv_memory_bytes{part=\"states\"} 0",
+                             "moex_kv_memory_bytes_max{part=\"pages\"} ",
                              "moex_prompt_tokens_total",
                              "moex_generation_tokens_total",
                              "moex_request_success_total",
