@@ -252,6 +252,142 @@ TEST_F(DecoderKernelsTest, SharedGateIsTheSigmoidOfTheLastLogit) {
     }
 }
 
+// The kernels of a layer with a gated delta rule, at odd sizes.
+class DeltaKernelsTest : public DecoderKernelsTest {
+  protected:
+    static constexpr std::uint32_t key_heads = 2, value_heads = 4, key_dim = 24, value_dim = 72,
+                                   taps = 4, num_rows = 11, keys = key_heads * key_dim,
+                                   values = value_heads * value_dim, channels = 2 * keys + values,
+                                   stride = channels + values;
+    struct Outputs {
+        Floats mixed, ruled, gated;
+    };
+    static Floats part(const Floats& all, std::size_t width, std::uint32_t first,
+                       std::uint32_t count) {
+        return Floats(all.begin() + static_cast<std::ptrdiff_t>(first * width),
+                      all.begin() + static_cast<std::ptrdiff_t>((first + count) * width));
+    }
+    static void add(Floats& to, const Words& words) {
+        const Floats more = floats_of(words);
+        to.insert(to.end(), more.begin(), more.end());
+    }
+
+    // Computes all rows, `at_once` rows a step.
+    Outputs run_in_steps(std::uint32_t at_once) {
+        Outputs outputs;
+        // what an earlier text left must not matter
+        Words columns = words_of(random_floats((taps - 1) * channels, 7)),
+              state = words_of(random_floats(value_heads * key_dim * value_dim, 8));
+        for (std::uint32_t first = 0, count = 0; first < num_rows; first += count) {
+            count = std::min(at_once, num_rows - first);
+            std::vector<StepRow> rows;
+            for (std::uint32_t i = 0; i < count; ++i) rows.push_back({0, first + i});
+            const Words header = rows_buffer(rows, {.num_rows = count}),
+                        in = words_of(part(inputs, stride, first, count));
+            auto left = run("delta_conv",
+                            {{"channels", channels}, {"taps", taps}, {"input_stride", stride}},
+                            {header, in, words_of(weights), columns, Words(count * channels)},
+                            {(channels + 63) / 64, 1, 1});
+            columns = left[3];
+            const Words mixed = left[4];
+            left = run("delta_rule",
+                       {{"key_heads", key_heads},
+                        {"value_heads", value_heads},
+                        {"key_dim", key_dim},
+                        {"value_dim", value_dim}},
+                       {header, mixed, words_of(part(gates, 2 * value_heads, first, count)),
+                        words_of(a_log), words_of(dt_bias), state, Words(count * values)},
+                       {value_heads, (value_dim + 63) / 64, 1});
+            state = left[5];
+            add(outputs.mixed, mixed);
+            add(outputs.ruled, left[6]);
+            add(outputs.gated, run("delta_gate",
+                                   {{"value_heads", value_heads},
+                                    {"value_dim", value_dim},
+                                    {"input_stride", stride},
+                                    {"z_at", channels},
+                                    {"transposes", 0},
+                                    {"epsilon_bits", std::bit_cast<std::uint32_t>(1e-6f)}},
+                                   {left[6], in, words_of(norm), Words(count * values)},
+                                   {value_heads, count, 1})[3]);
+        }
+        return outputs;
+    }
+
+    const Floats inputs = random_floats(num_rows * stride, 1),
+                 weights = random_floats(channels * taps, 2, 0.5f),
+                 gates = random_floats(num_rows * 2 * value_heads, 3),
+                 a_log = random_floats(value_heads, 4, 0.5f),
+                 dt_bias = random_floats(value_heads, 5), norm = random_floats(value_dim, 6);
+};
+
+TEST_F(DeltaKernelsTest, TheyAgreeWithDouble) {
+    const Outputs found = run_in_steps(num_rows);
+    Floats conv_in;
+    for (std::uint32_t row = 0; row < num_rows; ++row) {
+        const Floats one = part(inputs, stride, row, 1);
+        conv_in.insert(conv_in.end(), one.begin(), one.begin() + channels);
+    }
+    EXPECT_LE(normalized_rms_error(found.mixed, test::delta_conv(conv_in, weights, channels)),
+              1e-6);
+    for (std::uint32_t head = 0; head < value_heads; ++head) {
+        test::Doubles s(key_dim * value_dim);
+        const std::uint32_t key_at = head / (value_heads / key_heads) * key_dim;
+        for (std::uint32_t row = 0; row < num_rows; ++row) {
+            const auto of_row = std::span(found.mixed).subspan(row * channels, channels);
+            const double a = gates[(2 * row + 1) * value_heads + head] + dt_bias[head],
+                         b = gates[2 * row * value_heads + head];
+            const auto wanted = test::delta_rule(
+                s, of_row.subspan(key_at, key_dim), of_row.subspan(keys + key_at, key_dim),
+                of_row.subspan(2 * keys + head * value_dim, value_dim),
+                -std::exp(double{a_log[head]}) * std::log1p(std::exp(a)), 1 / (1 + std::exp(-b)));
+            const std::size_t at = (row * value_heads + head) * value_dim;
+            const auto mine = std::span(found.ruled).subspan(at, value_dim);
+            EXPECT_LE(normalized_rms_error(mine, wanted), 1e-5);
+            const auto z = std::span(inputs).subspan(row * stride + channels + head * value_dim,
+                                                     value_dim);
+            EXPECT_LE(normalized_rms_error(std::span(found.gated).subspan(at, value_dim),
+                                           test::delta_gate(mine, norm, z, 1e-6)),
+                      1e-6);
+        }
+    }
+}
+
+TEST_F(DeltaKernelsTest, StepsOfAnySizeGiveTheSameBits) {
+    const Outputs wanted = run_in_steps(num_rows);
+    for (const std::uint32_t at_once : {1u, 6u}) {
+        const Outputs found = run_in_steps(at_once);
+        EXPECT_EQ(found.ruled, wanted.ruled) << at_once;
+        EXPECT_EQ(found.gated, wanted.gated) << at_once;
+    }
+}
+
+TEST_F(DecoderKernelsTest, OutputGateIsASigmoidForEachValue) {
+    constexpr std::uint32_t size = 96, num_rows = 3;
+    const Floats gates = random_floats(size * num_rows, 1, 3.0f),
+                 attended = random_floats(size * num_rows, 2);
+    for (const bool transposes : {false, true}) {
+        Floats stored;
+        for (std::uint32_t row = 0; row < num_rows; ++row) {
+            const auto one = std::span(attended).subspan(row * size, size);
+            const Floats as_it_is = transposes ? transposed(one) : Floats(one.begin(), one.end());
+            stored.insert(stored.end(), as_it_is.begin(), as_it_is.end());
+        }
+        const Floats found = floats_of(
+            run("output_gate", {{"size", size}, {"transposes", transposes ? 1u : 0u}},
+                {words_of(gates), words_of(stored)}, {2, num_rows, 1})[1]);
+        for (std::uint32_t row = 0; row < num_rows; ++row) {
+            Floats wanted(size);
+            for (std::uint32_t i = 0; i < size; ++i)
+                wanted[i] = static_cast<float>(attended[row * size + i] /
+                                               (1 + std::exp(-double{gates[row * size + i]})));
+            if (transposes) wanted = transposed(wanted);
+            for (std::uint32_t i = 0; i < size; ++i)
+                EXPECT_NEAR(found[row * size + i], wanted[i], 1e-6);
+        }
+    }
+}
+
 // If a product has many inputs, a lane has several chunks, which `spread` reads ahead.
 TEST_F(DecoderKernelsTest, ProductsAgreeWithDoubleAndARowIsTheSameAloneAndInATile) {
     constexpr std::uint32_t num_rows = 8, group = 64;

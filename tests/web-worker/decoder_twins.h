@@ -202,4 +202,53 @@ inline std::vector<std::pair<std::uint32_t, double>> route_sigmoid(
     return routes;
 }
 
+// Convolves `inputs` [num_rows, channels] over the latest positions of a text, and takes silu of
+// the sums; `weights` are [channels, taps]. There is no input before the first row.
+inline Doubles delta_conv(std::span<const float> inputs, std::span<const float> weights,
+                          std::size_t channels) {
+    const std::size_t taps = weights.size() / channels, num_rows = inputs.size() / channels;
+    Doubles out(inputs.size());
+    for (std::size_t row = 0; row < num_rows; ++row)
+        for (std::size_t channel = 0; channel < channels; ++channel) {
+            double sum = 0;
+            for (std::size_t back = 0; back < std::min(taps, row + 1); ++back)
+                sum += double{weights[channel * taps + taps - 1 - back]} *
+                       double{inputs[(row - back) * channels + channel]};
+            out[row * channels + channel] = sum / (1 + std::exp(-sum));
+        }
+    return out;
+}
+
+// One row of the gated delta rule for one value head. `s` is [key_dim, value_dim]. Returns the
+// output; q and k are not normalised yet.
+inline Doubles delta_rule(Doubles& s, std::span<const float> q, std::span<const float> k,
+                          std::span<const float> v, double log_decay, double beta) {
+    const auto length = [](std::span<const float> head) {
+        double squares = 1e-6;
+        for (const float one : head) squares += double{one} * double{one};
+        return std::sqrt(squares);
+    };
+    const double of_q = length(q) * std::sqrt(static_cast<double>(q.size())), of_k = length(k);
+    for (double& one : s) one *= std::exp(log_decay);
+    Doubles out(v.size());
+    for (std::size_t j = 0; j < v.size(); ++j) {
+        double recalled = 0;
+        for (std::size_t i = 0; i < k.size(); ++i) recalled += s[i * v.size() + j] * k[i] / of_k;
+        for (std::size_t i = 0; i < k.size(); ++i) {
+            s[i * v.size() + j] += k[i] / of_k * beta * (v[j] - recalled);
+            out[j] += s[i * v.size() + j] * q[i] / of_q;
+        }
+    }
+    return out;
+}
+
+// Normalises one head, and multiplies it by silu of its gate.
+inline Doubles delta_gate(std::span<const float> head, std::span<const float> weight,
+                          std::span<const float> z, double epsilon) {
+    Doubles values(head.begin(), head.end());
+    Doubles out = add_norm(values, {}, weight, epsilon);
+    for (std::size_t i = 0; i < out.size(); ++i) out[i] *= z[i] / (1 + std::exp(-double{z[i]}));
+    return out;
+}
+
 }  // namespace moex::test

@@ -43,7 +43,8 @@ DecoderModel model_of(const BenchShape& shape) {
 }
 
 // Shapes of other families, with the fields of hub/model/layer_plan.h that they set.
-constexpr std::string_view gpt_oss = "gpt-oss-20b", glm_air = "glm-4.5-air";
+constexpr std::string_view gpt_oss = "gpt-oss-20b", glm_air = "glm-4.5-air",
+                           qwen_hybrid = "qwen3.6-35b-a3b";
 
 DecoderModel gpt_oss_model() {
     DecoderModel model = model_of(
@@ -73,10 +74,28 @@ DecoderModel glm_air_model() {
     return model;
 }
 
+DecoderModel qwen_hybrid_model() {
+    DecoderModel model = model_of(
+        {"", 2048, 40, 16, 2, 256, 248320, 512, 256, 8, false, false, true});
+    for (std::uint32_t layer = 0; layer < model.num_layers; ++layer)
+        model.layer_is_delta.push_back(layer % 4 != 3);
+    model.delta_key_heads = 16;
+    model.delta_value_heads = 32;
+    model.delta_key_dim = model.delta_value_dim = 128;
+    model.conv_taps = 4;
+    model.output_gate = true;
+    model.shared_size = 512;
+    model.shared_gate = true;
+    model.rotary_size = 64;
+    model.rope_theta = 1e7;
+    return model;
+}
+
 // Returns a model without a context and formats of weights.
 std::optional<DecoderModel> shape_named(std::string_view name) {
     if (name == gpt_oss) return gpt_oss_model();
     if (name == glm_air) return glm_air_model();
+    if (name == qwen_hybrid) return qwen_hybrid_model();
     for (const BenchShape& shape : shapes)
         if (shape.name == name) return model_of(shape);
     return std::nullopt;
@@ -108,6 +127,7 @@ std::vector<std::string> bench_shapes() {
     for (const BenchShape& shape : shapes) names.emplace_back(shape.name);
     names.emplace_back(gpt_oss);
     names.emplace_back(glm_air);
+    names.emplace_back(qwen_hybrid);
     return names;
 }
 
@@ -143,8 +163,14 @@ std::uint64_t weight_bytes_of_a_token(const DecoderModel& model) {
     };
     std::uint64_t bytes = matrix(model.table_kind, model.vocab_size, model.hidden_size);
     for (std::uint32_t layer = 0; layer < model.num_layers; ++layer) {
-        bytes += matrix(model.attention_kind, model.qkv_size(), model.hidden_size) +
-                 matrix(model.attention_kind, model.hidden_size, model.q_size());
+        bytes += matrix(model.attention_kind, model.mixer_rows(layer), model.hidden_size) +
+                 matrix(model.attention_kind, model.hidden_size, model.mixed_size(layer));
+        // A state is read twice and written once.
+        if (model.is_delta(layer))
+            bytes += 3 * sizeof(float) * model.delta_state_size() +
+                     matrix(WeightKind::f32, 2 * model.delta_value_heads, model.hidden_size);
+        else if (model.output_gate)
+            bytes += matrix(model.attention_kind, model.q_size(), model.hidden_size);
         const std::uint64_t blob = blob_bytes(model.ffn_shape(layer), model.ffn_kind(layer));
         if (!model.is_moe(layer)) {
             bytes += blob;
@@ -186,8 +212,18 @@ Status PatternWeights::read(const WeightPart& part, const Append& append) {
     switch (part.name) {
         case Name::embedding_rows:
         case Name::head_rows: matrix(model_.table_kind, part.num_rows, hidden, append); break;
-        case Name::qkv: matrix(model_.attention_kind, model_.qkv_size(), hidden, append); break;
-        case Name::o: matrix(model_.attention_kind, hidden, model_.q_size(), append); break;
+        case Name::qkv:
+            matrix(model_.attention_kind, model_.mixer_rows(part.layer), hidden, append);
+            break;
+        case Name::o:
+            matrix(model_.attention_kind, hidden, model_.mixed_size(part.layer), append);
+            break;
+        case Name::delta_gates:
+            matrix(WeightKind::f32, 2 * model_.delta_value_heads, hidden, append);
+            break;
+        case Name::output_gate:
+            matrix(model_.attention_kind, model_.q_size(), hidden, append);
+            break;
         case Name::router: matrix(model_.router_kind, model_.router_rows(), hidden, append); break;
         case Name::ffn:
             ffn(model_.ffn_shape(part.layer), model_.ffn_kind(part.layer), append);
@@ -199,6 +235,12 @@ Status PatternWeights::read(const WeightPart& part, const Append& append) {
         case Name::sinks: ones(model_.num_heads); break;
         case Name::router_bias: ones(model_.router_rows()); break;
         case Name::correction_bias: ones(model_.num_experts); break;
+        case Name::delta_conv:
+            ones(std::uint64_t{model_.delta_channels()} * model_.conv_taps);
+            break;
+        case Name::delta_a_log:
+        case Name::delta_dt_bias: ones(model_.delta_value_heads); break;
+        case Name::delta_norm: ones(model_.delta_value_dim); break;
         default: ones(hidden);
     }
     return {};

@@ -110,8 +110,17 @@ DecoderMemory::Needs DecoderMemory::needs_of(const DecoderModel& model, const De
     bytes.weights = (model.tied_embeddings ? 1 : 2) *
                     matrix(model.table_kind, model.vocab_size, hidden);
     for (std::uint32_t layer = 0; layer < model.num_layers; ++layer) {
-        bytes.weights += matrix(model.attention_kind, model.qkv_size(), hidden) +
-                         matrix(model.attention_kind, hidden, model.q_size());
+        bytes.weights += matrix(model.attention_kind, model.mixer_rows(layer), hidden) +
+                         matrix(model.attention_kind, hidden, model.mixed_size(layer));
+        if (model.is_delta(layer)) {
+            bytes.weights += word * 2 * model.delta_value_heads * hidden;
+            bytes.kv += word * (model.delta_state_size() +
+                                std::uint64_t{model.conv_taps - 1} * model.delta_channels());
+        } else {
+            bytes.kv += kv_page_bytes(model, sizes.kv_kind) * sizes.pages;
+            if (model.output_gate)
+                bytes.weights += matrix(model.attention_kind, model.q_size(), hidden);
+        }
         if (model.is_moe(layer))
             bytes.weights += matrix(model.router_kind, model.router_rows(), hidden) +
                              shared_blob_bytes(model);
@@ -121,12 +130,16 @@ DecoderMemory::Needs DecoderMemory::needs_of(const DecoderModel& model, const De
                                                 expert_dtype_of(model.ffn_kind(layer)))
                                  .size_bytes;
     }
-    bytes.kv = kv_page_bytes(model, sizes.kv_kind) * sizes.pages * model.num_layers;
     if (model.is_span) bytes.step += span_kv_layer_bytes(model, rows) * model.num_layers;
     bytes.step += sizes.part_slots * part_slot_bytes(model) +
                   word * sizes.logit_rows * model.vocab_size + likeliest_bytes(model, sizes) +
                   word * rows *
-                      (2 * hidden + model.qkv_size() + 2 * std::uint64_t{model.q_size()} +
+                      (2 * hidden + model.mixer_rows_max() + model.q_size() +
+                       std::uint64_t{model.mixed_size_max()} +
+                       (model.output_gate ? model.q_size() : 0) +
+                       (model.has_delta() ? model.delta_channels() + model.delta_values() +
+                                                2 * model.delta_value_heads
+                                          : 0) +
                        inner_size(model) + shared_inner_size(model)) +
                   word * rows * sizes.lanes *
                       (1 + addends_max(model) + (shared_is_apart(model) ? 1 : 0)) * hidden +
@@ -233,12 +246,21 @@ class MemoryBuilder {
                       "likeliest tokens"));
         MOEX_TRY(make(memory_.y, word * rows * hidden, "y"));
         MOEX_TRY(make(memory_.y_transposed, word * rows * hidden, "y transposed"));
-        MOEX_TRY(make(memory_.qkv, word * rows * model_.qkv_size(), "q, k and v"));
+        MOEX_TRY(make(memory_.qkv, word * rows * model_.mixer_rows_max(), "q, k and v"));
         MOEX_TRY(make(memory_.q, word * rows * model_.q_size(), "q"));
         MOEX_TRY(
             make(memory_.parts, sizes_.part_slots * part_slot_bytes(model_), "attention parts"));
         MOEX_TRY(make(memory_.peaks, 2 * word * sizes_.part_slots * model_.num_heads, "peaks"));
-        MOEX_TRY(make(memory_.attended, word * rows * model_.q_size(), "attended"));
+        MOEX_TRY(make(memory_.attended, word * rows * model_.mixed_size_max(), "attended"));
+        if (model_.output_gate)
+            MOEX_TRY(make(memory_.output_gates, word * rows * model_.q_size(), "output gates"));
+        if (model_.has_delta()) {
+            MOEX_TRY(make(memory_.mixed, word * rows * model_.delta_channels(), "mixed"));
+            MOEX_TRY(make(memory_.delta_gates, 2 * word * rows * model_.delta_value_heads,
+                          "gates of delta rules"));
+            MOEX_TRY(make(memory_.delta_values, word * rows * model_.delta_values(),
+                          "values of delta rules"));
+        }
         MOEX_TRY(make(memory_.router_logits, word * rows * model_.router_rows(), "router logits"));
         MOEX_TRY(make(memory_.routes, 2 * word * pairs, "routes"));
         MOEX_TRY(make(memory_.dense_routes, 2 * word * rows, "dense routes"));
@@ -257,13 +279,25 @@ class MemoryBuilder {
             MOEX_TRY(make(memory_.span_kv,
                           DecoderMemory::span_kv_layer_bytes(model_, rows) * model_.num_layers,
                           "keys and values of rows"));
-        for (DecoderMemory::Layer& layer : memory_.layers) {
+        for (std::uint32_t index = 0; index < model_.num_layers; ++index)
+            MOEX_TRY(make_memory_of_sequences(index));
+        return fill_tables();
+    }
+
+    Status make_memory_of_sequences(std::uint32_t index) {
+        DecoderMemory::Layer& layer = memory_.layers[index];
+        if (!model_.is_delta(index)) {
             const std::uint64_t bytes = DecoderMemory::kv_page_bytes(model_, sizes_.kv_kind) *
                                         sizes_.pages;
-            MOEX_TRY(make(layer.kv, bytes, "keys and values"));
             memory_.kv_bytes += bytes;
+            return make(layer.kv, bytes, "keys and values");
         }
-        return fill_tables();
+        const std::uint64_t state = sizeof(float) * model_.delta_state_size(),
+                            columns = sizeof(float) * std::uint64_t{model_.conv_taps - 1} *
+                                      model_.delta_channels();
+        memory_.kv_bytes += state + columns;
+        MOEX_TRY(make(layer.state, state, "state of a delta rule"));
+        return make(layer.columns, columns, "inputs of a convolution");
     }
 
     // Fills the tables that are known before the first step: the pages of a single sequence in
@@ -319,6 +353,18 @@ class MemoryBuilder {
         return {};
     }
 
+    Status add_delta_vectors(DecoderMemory::Layer& layer, std::uint32_t index) {
+        using Name = WeightPart::Name;
+        const std::uint64_t heads = model_.delta_value_heads;
+        MOEX_TRY(add_vector(layer.delta_conv, {.name = Name::delta_conv, .layer = index},
+                            std::uint64_t{model_.delta_channels()} * model_.conv_taps));
+        MOEX_TRY(add_vector(layer.delta_a_log, {.name = Name::delta_a_log, .layer = index}, heads));
+        MOEX_TRY(
+            add_vector(layer.delta_dt_bias, {.name = Name::delta_dt_bias, .layer = index}, heads));
+        return add_vector(layer.delta_norm, {.name = Name::delta_norm, .layer = index},
+                          model_.delta_value_dim);
+    }
+
     Status make_vectors() {
         using Name = WeightPart::Name;
         const std::uint64_t hidden = model_.hidden_size, norms_size = qk_norm_size(model_),
@@ -331,6 +377,10 @@ class MemoryBuilder {
             MOEX_TRY(add_vector(layer.input_norm, {.name = Name::input_norm, .layer = i}, hidden));
             MOEX_TRY(add_vector(layer.post_attention_norm,
                                 {.name = Name::post_attention_norm, .layer = i}, hidden));
+            if (model_.is_delta(i)) {
+                MOEX_TRY(add_delta_vectors(layer, i));
+                continue;
+            }
             MOEX_TRY(add_vector(layer.qkv_bias, {.name = Name::qkv_bias, .layer = i},
                                 model_.qkv_size(), model_.qkv_bias));
             MOEX_TRY(add_vector(layer.o_bias, {.name = Name::o_bias, .layer = i}, hidden,
@@ -425,10 +475,18 @@ class MemoryBuilder {
     Status make_layer(std::uint32_t index) {
         using Name = WeightPart::Name;
         DecoderMemory::Layer& layer = memory_.layers[index];
-        MOEX_TRY(make_matrix(layer.qkv, model_.attention_kind, model_.qkv_size(),
+        MOEX_TRY(make_matrix(layer.qkv, model_.attention_kind, model_.mixer_rows(index),
                              model_.hidden_size, {.name = Name::qkv, .layer = index}, "qkv"));
-        MOEX_TRY(make_matrix(layer.o, model_.attention_kind, model_.hidden_size, model_.q_size(),
-                             {.name = Name::o, .layer = index}, "o"));
+        MOEX_TRY(make_matrix(layer.o, model_.attention_kind, model_.hidden_size,
+                             model_.mixed_size(index), {.name = Name::o, .layer = index}, "o"));
+        if (model_.is_delta(index))
+            MOEX_TRY(make_matrix(layer.delta_gates, WeightKind::f32, 2 * model_.delta_value_heads,
+                                 model_.hidden_size, {.name = Name::delta_gates, .layer = index},
+                                 "gates of a delta rule"));
+        else if (model_.output_gate)
+            MOEX_TRY(make_matrix(layer.output_gate, model_.attention_kind, model_.q_size(),
+                                 model_.hidden_size, {.name = Name::output_gate, .layer = index},
+                                 "output gate"));
         if (model_.is_moe(index))
             MOEX_TRY(make_matrix(layer.router, model_.router_kind, model_.router_rows(),
                                  model_.hidden_size, {.name = Name::router, .layer = index},

@@ -45,10 +45,14 @@ class DecoderMemory {
     };
     struct Layer {
         gpu::BufferId qkv, o, router, kv;
+        // of a gated delta rule: the matrix of its small gates, and what it remembers of the
+        // sequence
+        gpu::BufferId delta_gates, state, columns;
+        gpu::BufferId output_gate;
         std::vector<Arena> arenas;
         std::vector<Arena> shared;  // one arena if the layer has a shared expert
         gpu::Binding input_norm, post_attention_norm, qk_norms, qkv_bias, o_bias, sinks,
-            router_bias, correction_bias;
+            router_bias, correction_bias, delta_conv, delta_a_log, delta_dt_bias, delta_norm;
     };
 
     // The buffers that a batch keeps from one layer to the next. All other buffers of a step's
@@ -105,6 +109,9 @@ class DecoderMemory {
     gpu::BufferId ids, best, logits, y, y_transposed, qkv, q, parts, peaks, attended, likeliest,
         router_logits, routes, dense_routes, shared_routes, tiles, intermediate,
         shared_intermediate, cos_sin;
+    // Of layers with a gated delta rule: inputs after the convolution, small gates, outputs. Of
+    // attention: the projection of its gate.
+    gpu::BufferId mixed, delta_gates, delta_values, output_gates;
     std::uint64_t weight_bytes = 0, kv_bytes = 0;
 
   private:

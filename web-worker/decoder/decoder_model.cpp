@@ -49,6 +49,18 @@ Status check_model(const DecoderModel& model) {
 
     if (model.rotated() % 4 != 0 || model.rotated() > model.head_dim)
         return does_not_take("rotary_size", model.rotated(), "a multiple of 4, at most head_dim");
+    if (model.has_delta()) {
+        if (model.is_span) return Error{ErrorCode::unsupported, "a span has no gated delta rule"};
+        MOEX_TRY(check_row("values of a gated delta rule", model.delta_values(),
+                           model.attention_kind, group));
+        if (model.delta_key_dim == 0 || model.delta_key_dim > 256)
+            return does_not_take("size of a key", model.delta_key_dim, "1 to 256");
+        if (model.delta_key_heads == 0 || model.delta_value_heads % model.delta_key_heads != 0)
+            return does_not_take("value heads", model.delta_value_heads,
+                                 "a multiple of the key heads");
+        if (model.conv_taps < 2 || model.conv_taps > 8)
+            return does_not_take("taps of the convolution", model.conv_taps, "2 to 8");
+    }
     if (model.expert_bias != (model.expert_limit != 0))
         return does_not_take("experts with biases", model.expert_bias, "those with a clamp");
     if (model.router_groups == 0 || model.router_groups > 64)
@@ -65,8 +77,10 @@ Status check_model(const DecoderModel& model) {
     }
 
     for (std::uint32_t layer = 0; layer < model.num_layers; ++layer) {
-        MOEX_TRY(check_row("intermediate size", model.ffn_shape(layer).moe_intermediate_size,
-                           model.ffn_kind(layer), group));
+        // Outputs are computed in tiles of 16, and only INT4 rows are read in chunks of 32.
+        const std::uint32_t inner = model.ffn_shape(layer).moe_intermediate_size;
+        if (inner % 16 != 0 || model.ffn_kind(layer) == WeightKind::int4)
+            MOEX_TRY(check_row("intermediate size", inner, model.ffn_kind(layer), group));
         if (!model.is_moe(layer)) continue;
         if (model.num_experts == 0 || model.experts_routed_to() > 1024)
             return does_not_take("num_experts", model.num_experts,

@@ -3,6 +3,7 @@
 // room does not include.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <vector>
@@ -50,6 +51,12 @@ struct DecoderModel {
     bool shared_gate = false;
     bool expert_bias = false;  // routed experts have biases and the clamped SwiGLU
     float expert_limit = 0;
+    // Layers with a gated delta rule instead of attention: [num_layers], or empty if there are
+    // none.
+    std::vector<std::uint8_t> layer_is_delta;
+    std::uint32_t delta_key_heads = 0, delta_value_heads = 0, delta_key_dim = 0,
+                  delta_value_dim = 0, conv_taps = 0;
+    bool output_gate = false;  // attention is multiplied by a sigmoid of its own projection
     // If set, the model is a span of another model's layers: it has no embeddings, final norm and
     // head (vocab_size 0), and its first and last rows are those of the residual stream.
     bool is_span = false;
@@ -70,6 +77,31 @@ struct DecoderModel {
     std::uint32_t kv_size() const { return num_kv_heads * head_dim; }
     std::uint32_t qkv_size() const { return q_size() + 2 * kv_size(); }
     std::uint32_t rotated() const { return rotary_size ? rotary_size : head_dim; }
+    bool is_delta(std::uint32_t layer) const {
+        return !layer_is_delta.empty() && layer_is_delta[layer] != 0;
+    }
+    bool has_delta() const { return !layer_is_delta.empty(); }
+    std::uint32_t delta_values() const { return delta_value_heads * delta_value_dim; }
+    // Queries, keys and values, which pass through a convolution.
+    std::uint32_t delta_channels() const {
+        return 2 * delta_key_heads * delta_key_dim + delta_values();
+    }
+    // Return the outputs of a layer's first product, and the inputs of its last one before the FFN:
+    // q, k and v, or what a gated delta rule needs except its small gates.
+    std::uint32_t mixer_rows(std::uint32_t layer) const {
+        return is_delta(layer) ? delta_channels() + delta_values() : qkv_size();
+    }
+    std::uint32_t mixed_size(std::uint32_t layer) const {
+        return is_delta(layer) ? delta_values() : q_size();
+    }
+    std::uint32_t mixer_rows_max() const {
+        return std::max(qkv_size(), has_delta() ? delta_channels() + delta_values() : 0);
+    }
+    std::uint32_t mixed_size_max() const {
+        return std::max(q_size(), has_delta() ? delta_values() : 0);
+    }
+    // Floats of the matrices of a sequence in one layer.
+    std::uint64_t delta_state_size() const { return std::uint64_t{delta_values()} * delta_key_dim; }
     std::uint32_t window(std::uint32_t layer) const {
         return layer_window.empty() ? 0 : layer_window[layer];
     }
@@ -114,8 +146,11 @@ struct WeightPart {
         // matrices, in the layout of MatrixLayout
         embedding_rows,  // embeddings, [num_rows, hidden_size] from first_row on
         head_rows,       // rows of the head; not requested if the head is tied
-        qkv,             // q, k and v stacked by rows
+        // q, k and v stacked by rows; of a gated delta rule all q, k and v, then z
+        qkv,
         o,
+        delta_gates,  // f32, b and a of a gated delta rule
+        output_gate,
         router,  // with the row of the shared expert's gate
         ffn,     // a blob (expert_blob_layout) of `expert`, or of a dense layer
         shared,  // a blob of the shared expert
@@ -130,6 +165,10 @@ struct WeightPart {
         sinks,
         router_bias,  // a zero follows for the row of the shared expert's gate
         correction_bias,
+        delta_conv,  // [channels, conv_taps]
+        delta_a_log,
+        delta_dt_bias,
+        delta_norm,
     } name;
     std::uint32_t layer = 0, expert = 0;
     std::uint32_t first_row = 0, num_rows = 0;

@@ -128,7 +128,10 @@ void DecoderOps::add_layer(std::uint32_t index, Addends addends) {
     Layer& layer = layers_[index];
     const DecoderMemory::Layer& memory = memory_.layers[index];
     layer.input_norm = add_norm(memory.input_norm, addends, false);
-    add_attention(index, layer);
+    if (model_.is_delta(index))
+        add_delta_rule(index, layer);
+    else
+        add_attention(index, layer);
     layer.post_attention_norm = add_norm(memory.post_attention_norm, {1}, false);
     add_ffn(index, layer);
 }
@@ -175,9 +178,62 @@ void DecoderOps::add_attention(std::uint32_t index, Layer& layer) {
                               {"transposes", kind == WeightKind::int4 ? 1u : 0u},
                               {"window", model_.window(index)}},
                              std::move(merged));
+    if (model_.output_gate) add_output_gate(memory, layer);
     layer.o = add_product(matrix(memory.o, kind, model_.hidden_size, model_.q_size(),
                                  model_.o_bias ? &memory.o_bias : nullptr),
                           {memory_.attended}, {lane_.addends}, model_.hidden_size);
+}
+
+void DecoderOps::add_output_gate(const DecoderMemory::Layer& memory, Layer& layer) {
+    const WeightKind kind = model_.attention_kind;
+    layer.output_gate = add_product(
+        matrix(memory.output_gate, kind, model_.q_size(), model_.hidden_size, nullptr),
+        input_for(kind), {memory_.output_gates}, model_.q_size());
+    layer.gate_attended = add(
+        "output_gate",
+        {{"size", model_.q_size()}, {"transposes", kind == WeightKind::int4 ? 1u : 0u}},
+        {{memory_.output_gates}, {memory_.attended}});
+}
+
+void DecoderOps::add_delta_rule(std::uint32_t index, Layer& layer) {
+    const DecoderMemory::Layer& memory = memory_.layers[index];
+    const WeightKind kind = model_.attention_kind;
+    const std::uint32_t num_inputs = model_.mixer_rows(index), heads = model_.delta_value_heads;
+    layer.qkv = add_product(matrix(memory.qkv, kind, num_inputs, model_.hidden_size, nullptr),
+                            input_for(kind), {memory_.qkv}, num_inputs);
+    layer.delta_gates = add_product(
+        matrix(memory.delta_gates, WeightKind::f32, 2 * heads, model_.hidden_size, nullptr),
+        input_for(WeightKind::f32), {memory_.delta_gates}, 2 * heads);
+    layer.delta_conv = add(
+        "delta_conv",
+        {{"channels", model_.delta_channels()},
+         {"taps", model_.conv_taps},
+         {"input_stride", num_inputs}},
+        {{lane_.rows}, {memory_.qkv}, memory.delta_conv, {memory.columns}, {memory_.mixed}});
+    layer.delta_rule = add("delta_rule",
+                           {{"key_heads", model_.delta_key_heads},
+                            {"value_heads", heads},
+                            {"key_dim", model_.delta_key_dim},
+                            {"value_dim", model_.delta_value_dim}},
+                           {{lane_.rows},
+                            {memory_.mixed},
+                            {memory_.delta_gates},
+                            memory.delta_a_log,
+                            memory.delta_dt_bias,
+                            {memory.state},
+                            {memory_.delta_values}});
+    layer.delta_gate = add(
+        "delta_gate",
+        {{"value_heads", heads},
+         {"value_dim", model_.delta_value_dim},
+         {"input_stride", num_inputs},
+         {"z_at", model_.delta_channels()},
+         {"transposes", kind == WeightKind::int4 ? 1u : 0u},
+         {"epsilon_bits", epsilon_bits(model_)}},
+        {{memory_.delta_values}, {memory_.qkv}, memory.delta_norm, {memory_.attended}});
+    layer.o = add_product(
+        matrix(memory.o, kind, model_.hidden_size, model_.delta_values(), nullptr),
+        {memory_.attended}, {lane_.addends}, model_.hidden_size);
 }
 
 void DecoderOps::add_router(const DecoderMemory::Layer& memory, Layer& layer) {
@@ -438,6 +494,25 @@ void DecoderOps::append_attention(std::vector<gpu::Command>& commands, const Lay
     append(commands, *layer.rope, model_.num_heads + 2 * model_.num_kv_heads, num_rows);
     append(commands, *layer.attend_page, model_.num_kv_heads * blocks, num_pages, num_rows);
     append(commands, *layer.attend_merge, model_.num_heads, num_rows);
+    if (layer.gate_attended != nullptr) {
+        append(commands, layer.output_gate, num_rows);
+        append(commands, *layer.gate_attended,
+               ceil_div(model_.q_size(), kernels::output_gate::threads), num_rows);
+    }
+    append(commands, layer.o, num_rows);
+    append(commands, *layer.post_attention_norm, 1, num_rows);
+}
+
+void DecoderOps::append_delta_rule(std::vector<gpu::Command>& commands, const Layer& layer,
+                                   std::uint32_t num_rows) const {
+    append(commands, *layer.input_norm, 1, num_rows);
+    append(commands, layer.qkv, num_rows);
+    append(commands, layer.delta_gates, num_rows, true);
+    append(commands, *layer.delta_conv,
+           ceil_div(model_.delta_channels(), kernels::delta_conv::threads), 1);
+    append(commands, *layer.delta_rule, model_.delta_value_heads,
+           ceil_div(model_.delta_value_dim, kernels::delta_rule::threads));
+    append(commands, *layer.delta_gate, model_.delta_value_heads, num_rows);
     append(commands, layer.o, num_rows);
     append(commands, *layer.post_attention_norm, 1, num_rows);
 }
@@ -445,7 +520,10 @@ void DecoderOps::append_attention(std::vector<gpu::Command>& commands, const Lay
 void DecoderOps::append_layer(std::vector<gpu::Command>& commands, std::uint32_t index,
                               std::uint32_t num_rows, std::uint32_t num_pages) const {
     const Layer& layer = layers_[index];
-    append_attention(commands, layer, num_rows, num_pages);
+    if (model_.is_delta(index))
+        append_delta_rule(commands, layer, num_rows);
+    else
+        append_attention(commands, layer, num_rows, num_pages);
 
     const bool moe = model_.is_moe(index);
     if (moe) {

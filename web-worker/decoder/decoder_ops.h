@@ -74,8 +74,10 @@ class DecoderOps {
         const Op *input_norm = nullptr, *rope = nullptr, *attend_page = nullptr,
                  *attend_merge = nullptr, *post_attention_norm = nullptr, *route = nullptr,
                  *group_pairs = nullptr, *shared_gate = nullptr, *kv_gather = nullptr,
-                 *kv_scatter = nullptr;
-        Product qkv, o, router, dense_down;
+                 *kv_scatter = nullptr, *gate_attended = nullptr;
+        // of a gated delta rule, in place of rope and attention
+        const Op *delta_conv = nullptr, *delta_rule = nullptr, *delta_gate = nullptr;
+        Product qkv, o, router, dense_down, output_gate, delta_gates;
         std::vector<Product> gate_up, down;  // one product per arena of experts
     };
     // What the kernels of the experts in one arena need.
@@ -113,6 +115,8 @@ class DecoderOps {
     gpu::Binding input_for(WeightKind kind) const;
     void add_layer(std::uint32_t index, Addends addends);
     void add_attention(std::uint32_t index, Layer& layer);
+    void add_output_gate(const DecoderMemory::Layer& memory, Layer& layer);
+    void add_delta_rule(std::uint32_t index, Layer& layer);
     void add_router(const DecoderMemory::Layer& memory, Layer& layer);
     void add_experts(const ArenaOps& arena, Layer& layer);
     void add_ffn(std::uint32_t index, Layer& layer);
@@ -129,6 +133,8 @@ class DecoderOps {
                        std::uint32_t num_rows, bool same_stage = false);
     void append_attention(std::vector<gpu::Command>& commands, const Layer& layer,
                           std::uint32_t num_rows, std::uint32_t num_pages) const;
+    void append_delta_rule(std::vector<gpu::Command>& commands, const Layer& layer,
+                           std::uint32_t num_rows) const;
     void append_experts(std::vector<gpu::Command>& commands, const Layer& layer,
                         std::uint32_t num_rows, std::uint32_t routes_per_row,
                         std::uint32_t num_experts) const;

@@ -44,6 +44,10 @@ void GpuDecoder::create(gpu::Device& device, const DecoderModel& model,
                         const GpuDecoderOptions& options, WeightSource& source,
                         std::function<void(Result<std::unique_ptr<GpuDecoder>>)> done) {
     if (const Status fits = check_model(model); !fits.ok()) return done(fits.error());
+    if (model.has_delta() && options.pages > 0)
+        return done(Error{ErrorCode::unsupported,
+                          "a model with a gated delta rule does not run on a GPU for several "
+                          "sequences yet"});
 
     std::unique_ptr<GpuDecoder> decoder(
         new GpuDecoder(device, model, sizes_of(device.adapter(), model, options)));
@@ -480,6 +484,8 @@ void GpuDecoder::clear_page(std::uint32_t page) {
 
 void GpuDecoder::rewind(std::uint32_t num_tokens) {
     MOEX_CHECK(num_tokens <= num_tokens_, text(num_tokens, " of ", num_tokens_, " tokens"));
+    // A recurrent state cannot forget single tokens.
+    if (model_.has_delta() && num_tokens < num_tokens_) num_tokens = 0;
     num_tokens_ = num_tokens;
     num_read_ = num_chosen_;
     num_logits_ = 0;

@@ -132,7 +132,8 @@ class GpuDecoder {
     // logits, vocab_size]. For a batch, the rows of num_likeliest are left out.
     void read_logits(std::function<void(Result<std::span<const float>>)> done);
     // Shortens the sequence to its first `num_tokens` tokens. Chosen tokens that were not read are
-    // dropped.
+    // dropped. A model with a gated delta rule cannot go back: its sequence becomes empty, and
+    // num_tokens() is 0.
     void rewind(std::uint32_t num_tokens);
     // Continues after `num_tokens` tokens whose pages the cache holds: tokens of the sequence, or
     // pages that write_page() wrote.

@@ -25,6 +25,10 @@ void LocalModel::open(gpu::Device& device, const PackageFiles& files, const Loca
     std::unique_ptr<LocalModel> opened(new LocalModel);
     if (const Status read = opened->read_text(words); !read.ok()) return done(read.error());
     auto model = decoder_model_of(files);
+    // Questions of a conversation go on from earlier ones, and a recurrent state cannot go back.
+    if (model.ok() && model->has_delta())
+        model = Error{ErrorCode::unsupported,
+                      "a model with a gated delta rule is not answered on this device yet"};
     if (!model.ok()) return done(model.error());
 
     const GpuDecoderOptions options{

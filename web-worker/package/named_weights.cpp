@@ -38,8 +38,14 @@ Status find_kinds(const PackageFiles& files, DecoderModel& model) {
                              dense, shared;
     if (!model.tied_embeddings) tables.push_back(hub_tensor_name(HubPart::head));
     for (std::uint32_t layer = 0; layer < model.num_layers; ++layer) {
-        for (const HubPart part : {HubPart::q, HubPart::k, HubPart::v, HubPart::o})
+        const bool is_delta = model.is_delta(layer);
+        for (const HubPart part :
+             {is_delta ? HubPart::delta_qkv : HubPart::q, is_delta ? HubPart::delta_z : HubPart::k,
+              is_delta ? HubPart::delta_out : HubPart::o})
             attention.push_back(hub_tensor_name(part, layer));
+        if (!is_delta) attention.push_back(hub_tensor_name(HubPart::v, layer));
+        if (!is_delta && model.output_gate)
+            attention.push_back(hub_tensor_name(HubPart::output_gate, layer));
         if (model.is_moe(layer)) {
             routers.push_back(hub_tensor_name(HubPart::router, layer));
             if (model.shared_gate)
@@ -79,18 +85,33 @@ const LayerPlan& first_routed(const ModelConfig& config) {
     return found == config.layers.end() ? config.layers.front() : *found;
 }
 
+// Returns the plan of the first layer with attention, or of the first layer if there is none.
+const LayerPlan& first_attending(const ModelConfig& config) {
+    const auto found = std::find_if(
+        config.layers.begin(), config.layers.end(),
+        [](const LayerPlan& plan) { return plan.mixer == Mixer::attention; });
+    return found == config.layers.end() ? config.layers.front() : *found;
+}
+
 // Returns `plan` without what the kernels of wgsl/decoder do not compute, and without what differs
 // from the layers `first` and `routed`: kernels have the window of their own layer, all else is
 // that of the model.
 LayerPlan known_part(const LayerPlan& plan, const LayerPlan& first, const LayerPlan& routed) {
     LayerPlan known;
-    known.window = plan.window;
-    known.rope = first.rope;
-    known.qk_norm = first.qk_norm;
-    known.has_qkv_bias = first.has_qkv_bias;
-    known.has_o_bias = first.has_o_bias;
-    known.has_sinks = first.has_sinks;
+    known.norms_add_one = first.norms_add_one;
     known.attention_scale = first.attention_scale;
+    if (plan.mixer == Mixer::gated_delta_rule) {
+        known.mixer = plan.mixer;
+        known.rope = plan.rope;
+    } else {
+        known.window = plan.window;
+        known.rope = first.rope;
+        known.qk_norm = first.qk_norm;
+        known.has_qkv_bias = first.has_qkv_bias;
+        known.has_o_bias = first.has_o_bias;
+        known.has_sinks = first.has_sinks;
+        known.has_output_gate = first.has_output_gate;
+    }
     known.residual_multiplier = first.residual_multiplier;
     known.is_routed = plan.is_routed;
     if (!plan.is_routed) return known;
@@ -113,7 +134,7 @@ LayerPlan known_part(const LayerPlan& plan, const LayerPlan& first, const LayerP
 
 // Refuses models that the kernels of wgsl/decoder do not compute.
 Status check_kernels(const ModelConfig& config) {
-    const LayerPlan &first = config.layers.front(), &routed = first_routed(config);
+    const LayerPlan &first = first_attending(config), &routed = first_routed(config);
     for (std::uint32_t layer = 0; layer < config.num_layers; ++layer) {
         const LayerPlan& plan = config.layers[layer];
         if (plan == known_part(plan, first, routed)) continue;
@@ -126,7 +147,7 @@ Status check_kernels(const ModelConfig& config) {
 
 // Sets the fields of the model that its layers' plans give.
 void take_plans(const ModelConfig& config, DecoderModel& model) {
-    const LayerPlan &first = config.layers.front(), &routed = first_routed(config);
+    const LayerPlan &first = first_attending(config), &routed = first_routed(config);
     const RouterPlan& router = routed.router;
     model.qk_norm = first.qk_norm != QkNorm::none;
     model.qk_norm_all_heads = first.qk_norm == QkNorm::all_heads;
@@ -139,6 +160,17 @@ void take_plans(const ModelConfig& config, DecoderModel& model) {
     model.attention_scale = static_cast<float>(first.attention_scale);
     model.residual_multiplier = static_cast<float>(first.residual_multiplier);
     for (const LayerPlan& plan : config.layers) model.layer_window.push_back(plan.window);
+    model.output_gate = first.has_output_gate;
+    if (config.has_delta_net()) {
+        for (const LayerPlan& plan : config.layers)
+            model.layer_is_delta.push_back(plan.mixer == Mixer::gated_delta_rule);
+        const DeltaNetSizes& sizes = config.delta_net;
+        model.delta_key_heads = sizes.key_heads;
+        model.delta_value_heads = sizes.value_heads;
+        model.delta_key_dim = sizes.key_dim;
+        model.delta_value_dim = sizes.value_dim;
+        model.conv_taps = sizes.conv_taps;
+    }
 
     // The softmax over the chosen experts is that over all experts, divided by its sum.
     model.norm_topk_prob = router.is_normalised || router.score == RouterScore::softmax_of_chosen;
@@ -323,14 +355,14 @@ Status NamedWeights::blob_of(const std::array<std::string, 3>& names, WeightKind
     return {};
 }
 
-// Appends the weights of the final norm over the divisor of the logits, which are a product of its
-// output.
-Status NamedWeights::divided_final_norm(const AppendBytes& append) const {
-    const auto divisor = static_cast<float>(files_.config().logits_divisor);
-    return whole(hub_tensor_name(HubPart::final_norm), WeightKind::f32, [&](ByteView bytes) {
+// Appends the weights of a norm, which may be stored as their difference from 1, over `divisor`.
+Status NamedWeights::norm(const std::string& name, float divisor, const AppendBytes& append) const {
+    const float added = files_.config().layers.front().norms_add_one ? 1.0f : 0.0f;
+    if (added == 0 && divisor == 1) return whole(name, WeightKind::f32, append);
+    return whole(name, WeightKind::f32, [&](ByteView bytes) {
         std::vector<float> weights(bytes.size() / sizeof(float));
         std::memcpy(weights.data(), bytes.data(), bytes.size());
-        for (float& weight : weights) weight /= divisor;
+        for (float& weight : weights) weight = (weight + added) / divisor;
         append(std::as_bytes(std::span(weights)));
     });
 }
@@ -339,6 +371,8 @@ Status NamedWeights::read(const WeightPart& part, const AppendBytes& append) {
     using Name = WeightPart::Name;
     const auto name_of = [&](HubPart one) { return hub_tensor_name(one, part.layer); };
     const auto vector = [&](HubPart one) { return whole(name_of(one), WeightKind::f32, append); };
+    const auto normed = [&](HubPart one) { return norm(name_of(one), 1, append); };
+    const bool is_delta = model_.is_delta(part.layer);
     using enum HubPart;
 
     switch (part.name) {
@@ -348,8 +382,16 @@ Status NamedWeights::read(const WeightPart& part, const AppendBytes& append) {
         case Name::head_rows:
             return rows(name_of(head), model_.table_kind, part.first_row, part.num_rows, append);
         case Name::qkv:
+            if (is_delta)
+                return stacked({name_of(delta_qkv), name_of(delta_z)}, model_.attention_kind,
+                               append);
             return stacked({name_of(q), name_of(k), name_of(v)}, model_.attention_kind, append);
-        case Name::o: return stacked({name_of(o)}, model_.attention_kind, append);
+        case Name::o:
+            return stacked({name_of(is_delta ? delta_out : o)}, model_.attention_kind, append);
+        case Name::delta_gates:
+            return stacked({name_of(delta_b), name_of(delta_a)}, WeightKind::f32, append);
+        case Name::output_gate:
+            return stacked({name_of(output_gate)}, model_.attention_kind, append);
         case Name::router:
             return model_.shared_gate ? stacked({name_of(router), name_of(shared_expert_gate)},
                                                 model_.router_kind, append)
@@ -362,11 +404,15 @@ Status NamedWeights::read(const WeightPart& part, const AppendBytes& append) {
         case Name::shared:
             return blob_of({name_of(shared_gate), name_of(shared_up), name_of(shared_down)},
                            model_.shared_kind, model_.shared_shape(), append);
-        case Name::final_norm: return divided_final_norm(append);
-        case Name::input_norm: return vector(input_norm);
-        case Name::post_attention_norm: return vector(post_attention_norm);
-        case Name::q_norm: return vector(q_norm);
-        case Name::k_norm: return vector(k_norm);
+        // The logits are a product of the final norm's output, so that their divisor is that of its
+        // weights.
+        case Name::final_norm:
+            return norm(name_of(final_norm), static_cast<float>(files_.config().logits_divisor),
+                        append);
+        case Name::input_norm: return normed(input_norm);
+        case Name::post_attention_norm: return normed(post_attention_norm);
+        case Name::q_norm: return normed(q_norm);
+        case Name::k_norm: return normed(k_norm);
         case Name::qkv_bias:
             return stacked({name_of(q_bias), name_of(k_bias), name_of(v_bias)}, WeightKind::f32,
                            append);
@@ -377,6 +423,10 @@ Status NamedWeights::read(const WeightPart& part, const AppendBytes& append) {
             if (model_.shared_gate) append(Bytes(sizeof(float)));
             return {};
         case Name::correction_bias: return vector(correction_bias);
+        case Name::delta_conv: return vector(delta_conv);
+        case Name::delta_a_log: return vector(delta_a_log);
+        case Name::delta_dt_bias: return vector(delta_dt_bias);
+        case Name::delta_norm: return vector(delta_norm);
     }
     return Error{ErrorCode::internal, "no such part"};
 }

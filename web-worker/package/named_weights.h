@@ -43,7 +43,7 @@ class NamedWeights : public WeightSource {
     Status whole(const std::string& name, WeightKind kind, const AppendBytes& append) const;
     Status blob_of(const std::array<std::string, 3>& names, WeightKind kind,
                    const ExpertShape& shape, const AppendBytes& append) const;
-    Status divided_final_norm(const AppendBytes& append) const;
+    Status norm(const std::string& name, float divisor, const AppendBytes& append) const;
 
     const PackageFiles& files_;
     DecoderModel model_;

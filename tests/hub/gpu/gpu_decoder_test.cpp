@@ -271,7 +271,7 @@ Distance far_from_cpu(const std::shared_ptr<const ModelPackage>& package,
 class FamiliesOnGpuTest : public testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Families, FamiliesOnGpuTest,
                          testing::Values("mixtral", "olmoe", "qwen2-moe", "granite-moe", "glm4-moe",
-                                         "gpt-oss-mxfp4"));
+                                         "gpt-oss-mxfp4", "qwen35-moe", "qwen3-next"));
 
 TEST_P(FamiliesOnGpuTest, AgreesWithItsGoldenAndWithItselfInChunks) {
     const std::string name = text("families/", GetParam());
@@ -303,7 +303,14 @@ TEST(GpuDecoderTest, LayersThatItDoesNotComputeAreRefusedByName) {
         ASSERT_FALSE(result.ok());
         EXPECT_NE(result.error().message.find(word), std::string::npos) << result.error().message;
     };
-    expect_refused(decoder_model_of(*package_of("qwen3-next")), "gated_delta_rule");
+    const auto hybrid = package_of("qwen3-next");
+    expect_refused(check_span_layers(hybrid->config()), "gated_delta_rule");
+    try {
+        const OnGpu several(hybrid, {.pages = 8});
+        FAIL() << "a hybrid for several sequences";
+    } catch (const std::runtime_error& error) {
+        EXPECT_NE(std::string(error.what()).find("several sequences"), std::string::npos);
+    }
     expect_refused(check_span_layers(package_of("olmoe")->config()), "over all heads");
     DecoderModel shared = must(decoder_model_of(*package_of("glm4-moe")));
     EXPECT_TRUE(check_model(shared).ok());
