@@ -294,6 +294,18 @@ TEST_P(FamiliesOnGpuTest, AgreesWithItsGoldenAndWithItselfInChunks) {
     expect_same_bits(spread.logits(ids, 1), wanted);
 }
 
+TEST(GpuDecoderTest, HybridSequenceIsEmptyOnceItGoesBack) {
+    const test::TemporaryFolder folder("gpu-hybrid");
+    OnGpu model(packed(source_folder / "tests/golden/families/qwen3-next", folder.path() / "it"));
+    const auto ids = test::random_tokens(20, 320, 9);
+    const auto wanted = model.logits(ids, 20);
+    model.decoder->rewind(20);
+    EXPECT_EQ(model.decoder->num_tokens(), 20u);
+    model.decoder->rewind(19);
+    EXPECT_EQ(model.decoder->num_tokens(), 0u);
+    expect_same_bits(model.logits(ids, 6), wanted);
+}
+
 TEST(GpuDecoderTest, LayersThatItDoesNotComputeAreRefusedByName) {
     const test::TemporaryFolder folder("gpu-refused");
     const auto package_of = [&](const char* family) {
