@@ -23,6 +23,11 @@ Status Registry::join_fleet(std::function<Member()> describe) {
     return {};
 }
 
+std::int64_t Registry::incarnation() const {
+    const std::lock_guard lock(state_->member_mutex);
+    return state_->member.fence;
+}
+
 void Registry::leave_fleet() { state_->leave_fleet(); }
 
 void RegistryState::renew_membership(bool at_once) {

@@ -212,6 +212,7 @@ Result<std::unique_ptr<Registry>> Registry::open(const StorePlace& place) {
 
 BanBook& Registry::bans() { return *state_->bans; }
 Membership* Registry::membership() { return state_->membership.get(); }
+Store& Registry::store() { return *state_->store; }
 bool Registry::is_shared() const { return state_->store->is_shared(); }
 bool Registry::store_is_away() const { return state_->is_away; }
 

@@ -41,6 +41,7 @@ struct StorePlace {
     Duration keys_good_for = std::chrono::minutes(15);
 };
 
+class Store;
 struct RegistryState;  // defined in registry_state.h, which only this room includes
 
 // Stores keys, counts and records, and answers queries about them.
@@ -137,6 +138,9 @@ class Registry {
     // later incarnation of the hub enters, renewing ends, and the process continues to serve.
     Status join_fleet(std::function<Member()> describe);
     void leave_fleet();  // ends the lease; `describe` is not called after this
+    // The number of this process's incarnation as a hub; 0: it has not entered.
+    std::int64_t incarnation() const;
+    Store& store();
     bool is_shared() const;
     bool store_is_away() const;
     void flush();
