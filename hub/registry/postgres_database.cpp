@@ -262,9 +262,12 @@ Status PostgresDatabase::commit() {
 
 Result<std::int64_t> PostgresDatabase::schema_version() {
     {
+        // Read the catalog as a table: to_regclass() may answer from a cache of names that does not
+        // have yet what another process committed while this one waited for its turn.
         Statement table(*this,
-                        "SELECT CASE WHEN to_regclass('schema_steps') IS NULL THEN 0 ELSE 1 END");
-        const bool exists = table.step() && table.integer(0) == 1;
+                        "SELECT count(*) FROM pg_catalog.pg_tables WHERE tablename = "
+                        "'schema_steps' AND schemaname = current_schema()");
+        const bool exists = table.step() && table.integer(0) > 0;
         MOEX_TRY(table.status());
         if (!exists) return std::int64_t{0};
     }
