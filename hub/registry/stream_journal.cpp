@@ -58,7 +58,8 @@ void StreamJournal::begin(const std::string& stream_id, Bytes head) {
 }
 
 void StreamJournal::touch() {
-    if (!std::exchange(is_dirty_, true)) dirty_since_ = now_steady();
+    if (std::exchange(is_dirty_, true)) return;  // the thread knows when to write
+    dirty_since_ = now_steady();
     wake_.notify_all();
 }
 
@@ -156,11 +157,12 @@ void StreamJournal::run() {
     name_thread("journal");
     std::unique_lock lock(mutex_);
     for (;;) {
-        const TimePoint next = is_dirty_ ? dirty_since_ + options_.write_every
-                                         : now_steady() + std::chrono::seconds(1);
-        wake_.wait_until(lock, next, [&] {
-            return stopping_ || (is_dirty_ && now_steady() >= dirty_since_ + options_.write_every);
-        });
+        if (is_dirty_)
+            wake_.wait_until(lock, dirty_since_ + options_.write_every, [&] {
+                return stopping_ || now_steady() >= dirty_since_ + options_.write_every;
+            });
+        else
+            wake_.wait_for(lock, std::chrono::seconds(1), [&] { return stopping_ || is_dirty_; });
         const bool is_due = is_dirty_ &&
                             (stopping_ || now_steady() >= dirty_since_ + options_.write_every);
         if (is_due) {
@@ -297,6 +299,15 @@ Result<StreamJournal::Taken> StreamJournal::take(const std::string& stream_id, b
     streams_[stream_id] = {.first = taken.records.size(), .is_begun = true};
     ++counters_.taken;
     return taken;
+}
+
+Status StreamJournal::leave(const std::string& stream_id) {
+    {
+        const std::lock_guard lock(mutex_);
+        streams_.erase(stream_id);
+    }
+    const Incarnation self = self_();
+    return table_.take(stream_id, self, {self.hub_id, 0}, true, options_.life);
 }
 
 }  // namespace moex

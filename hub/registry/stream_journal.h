@@ -62,6 +62,9 @@ class StreamJournal {
     // changed.
     Result<Taken> take(const std::string& stream_id, bool owner_is_gone = false);
 
+    // Lets any hub take a stream that this one has taken.
+    Status leave(const std::string& stream_id);
+
     struct Counters {
         std::uint64_t streams = 0, records = 0, bytes = 0, writes = 0;
         std::uint64_t dropped = 0;  // streams that lost their journal

@@ -28,11 +28,17 @@ Statement& bind(Statement& statement, const Incarnation& one) {
 Status StreamTable::insert(const Incarnation& owner, std::string_view stream_id, ByteView head,
                            Duration life) {
     MOEX_ASSIGN(session, store_.session());
-    Statement insert(*session,
-                     text("INSERT INTO streams (stream_id, hub_id, fence, head, ended, delete_ms) "
-                          "VALUES (?, ?, ?, ?, FALSE, ",
-                          now_ms, " + ?) ON CONFLICT (stream_id) DO NOTHING"));
-    return bind(insert.bind(stream_id), owner).bind(head).bind(ms_of(life)).run();
+    // A stream that begins anew, since no hub could go on with it, replaces what was stored of it.
+    Statement insert(
+        *session,
+        text(
+            "WITH forgotten AS (DELETE FROM stream_pieces WHERE stream_id = ?) INSERT INTO streams "
+            "(stream_id, hub_id, fence, head, ended, delete_ms) VALUES (?, ?, ?, ?, FALSE, ",
+            now_ms,
+            " + ?) ON CONFLICT (stream_id) DO UPDATE SET hub_id = excluded.hub_id, fence = "
+            "excluded.fence, head = excluded.head, ended = FALSE, delete_ms = "
+            "excluded.delete_ms"));
+    return bind(insert.bind(stream_id).bind(stream_id), owner).bind(head).bind(ms_of(life)).run();
 }
 
 // Lock the rows of the streams against a taker: it then reads every piece that is stored here, and

@@ -39,6 +39,7 @@ class StreamTable {
     explicit StreamTable(Store& store) : store_(store) {}
 
     // Adds the row of a new stream of `owner`, which is deleted after `life` unless it is renewed.
+    // It replaces a row of that id.
     Status insert(const Incarnation& owner, std::string_view stream_id, ByteView head,
                   Duration life);
     // Adds pieces of streams of `owner`. Those of streams that it does not own are left out; a

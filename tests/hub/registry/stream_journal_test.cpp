@@ -312,6 +312,33 @@ TEST_F(StreamTableTest, BeyondItsBoundAStreamLosesItsJournal) {
     EXPECT_EQ(count("SELECT count(*) FROM streams"), 0) << "a journal with a gap is of no use";
 }
 
+TEST_F(StreamTableTest, RecordsAreWrittenWithoutAnyoneWaiting) {
+    const auto journal = journal_of(enter("aaaaaaaa"));
+    journal->begin(stream_id, bytes_of("question"));
+    journal->add(stream_id, bytes_of("one"));
+    while (count("SELECT count(*) FROM stream_pieces") == 0) std::this_thread::yield();
+    journal->add(stream_id, bytes_of("two"));
+    while (count("SELECT count(*) FROM stream_pieces") == 1) std::this_thread::yield();
+    EXPECT_EQ(must(journal_of(enter("bbbbbbbb"))->take(stream_id, true)).records.size(), 2u);
+}
+
+// A front that finds no hub with a journal asks for the stream anew, under its id.
+TEST_F(StreamTableTest, AStreamThatBeginsAnewReplacesTheOldOne) {
+    const auto first = journal_of(enter("aaaaaaaa")), second = journal_of(enter("bbbbbbbb"));
+    first->begin(stream_id, bytes_of("question"));
+    for (const char* word : {"one", "two"}) first->add(stream_id, bytes_of(word));
+    first->flush();
+    second->begin(stream_id, bytes_of("question"));
+    second->add(stream_id, bytes_of("again"));
+    second->flush();
+    first->add(stream_id, bytes_of("three"));
+    first->flush();
+    EXPECT_EQ(lost_, std::vector{stream_id});
+    const auto taken = must(journal_of(enter("cccccccc"))->take(stream_id, true));
+    ASSERT_EQ(taken.records.size(), 1u);
+    EXPECT_EQ(text_of(taken.records[0]), "again");
+}
+
 TEST_F(StreamTableTest, AnEndedStreamIsDeleted) {
     const auto journal = journal_of(enter("aaaaaaaa"), {.life_after_end = Duration{}});
     journal->begin(stream_id, bytes_of("question"));
