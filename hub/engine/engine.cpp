@@ -126,6 +126,24 @@ Engine::~Engine() {
     if (KvPageStore* store = state_->options.page_store) store->drop_fetches();
 }
 
+namespace {
+
+// Checks that the tokens of a request are tokens of the model.
+Status check_tokens(const GenerationRequest& request, std::uint32_t vocab_size) {
+    const auto check = [&](std::span<const TokenId> ids, const char* part) -> Status {
+        for (const TokenId id : ids)
+            if (id >= vocab_size)
+                return Error{
+                    ErrorCode::invalid_argument,
+                    text("token ", id, " in the ", part, ", the vocabulary has ", vocab_size)};
+        return {};
+    };
+    MOEX_TRY(check(request.prompt, "prompt"));
+    return check(request.answer, "answer");
+}
+
+}  // namespace
+
 Result<GenerationId> Engine::submit(GenerationRequest request, GenerationSink sink) {
     EngineState& state = *state_;
     const ModelConfig& config = state.device.config();
@@ -147,11 +165,7 @@ Result<GenerationId> Engine::submit(GenerationRequest request, GenerationSink si
         return Error{ErrorCode::unsupported,
                      "pages of a model with windows or recurrent states are not handed off"};
 
-    for (const TokenId id : request.prompt)
-        if (id >= config.vocab_size)
-            return Error{
-                ErrorCode::invalid_argument,
-                text("token ", id, " in the prompt, the vocabulary has ", config.vocab_size)};
+    MOEX_TRY(check_tokens(request, config.vocab_size));
 
     const std::uint64_t budget_tokens = state.kv_tokens;
     const std::uint64_t prompt_tokens = request.prompt.size(),
@@ -171,6 +185,10 @@ Result<GenerationId> Engine::submit(GenerationRequest request, GenerationSink si
     request.max_tokens = static_cast<std::uint32_t>(
         std::min<std::uint64_t>(request.max_tokens, room - prompt_tokens));
     if (request.hidden_mean || request.pages_from) request.max_tokens = 0;
+    if (request.answer.size() > request.max_tokens)
+        return Error{ErrorCode::invalid_argument,
+                     text("the answer has ", request.answer.size(), " tokens already, at most ",
+                          request.max_tokens)};
     if (request.pages_from) request.stays_here = true;
 
     // Construct the generation before taking the lock: this copies and sorts a long prompt.

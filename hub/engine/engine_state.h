@@ -67,6 +67,9 @@ struct Generation {
         pages_given = request.pages_from.value_or(0);
         stats.prompt_tokens = static_cast<std::uint32_t>(request.prompt.size());
         stats.speculative = request.speculator != nullptr;
+        stats.completion_tokens = static_cast<std::uint32_t>(request.answer.size());
+        tokens.insert(tokens.end(), request.answer.begin(), request.answer.end());
+        for (const TokenId id : request.answer) sampler.accept(id);
     }
     // Number of tokens of this generation that have no keys and values in the cache yet: 1 during
     // decode, whatever is drafted; more while the prompt, or the tokens from before a preemption,

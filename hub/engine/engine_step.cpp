@@ -555,7 +555,7 @@ void EngineState::take_rows(Generation& generation, const StepResult& result, st
 std::optional<FinishReason> EngineState::take_tokens(DueTokens& due) {
     Generation& generation = *due.generation;
     const TimePoint now = now_steady();
-    if (generation.stats.completion_tokens == 0) {
+    if (generation.first_token == TimePoint{}) {
         generation.first_token = now;
         generation.stats.prefill = now - generation.admitted;
     }

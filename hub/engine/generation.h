@@ -24,6 +24,9 @@ inline constexpr std::uint32_t draft_tokens_max = 16;
 
 struct GenerationRequest {
     std::vector<TokenId> prompt;  // the tokens of the prompt, at least one
+    // The first tokens of the answer, which were drawn before, for example by another hub. The
+    // generation goes on after them. They cause no TokenEvent, and count as completion tokens.
+    std::vector<TokenId> answer;
     // The client that sent the request. Waiting clients are served round-robin, and only requests
     // of the same client share what was computed for a common prefix.
     std::string client;

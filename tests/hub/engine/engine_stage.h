@@ -269,14 +269,15 @@ inline Pending submit_to(Engine& engine, GenerationRequest request,
     auto outcome = std::make_shared<Outcome>();
     auto done = std::make_shared<std::promise<Outcome>>();
     pending.outcome = done->get_future();
+    const std::size_t given = request.answer.size();
     const auto id = engine.submit(
         std::move(request),
         {.on_token =
-             [outcome, on_token, first = pending.first_token](const TokenEvent& event) {
-                 EXPECT_EQ(event.index, outcome->ids.size());
+             [outcome, on_token, given, first = pending.first_token](const TokenEvent& event) {
+                 EXPECT_EQ(event.index, given + outcome->ids.size());
                  outcome->ids.push_back(event.token.id);
                  outcome->logprobs.push_back(event.token.logprob);
-                 if (event.index == 0) first->set_value();
+                 if (event.index == given) first->set_value();
                  if (on_token) on_token(outcome->ids.size());
              },
          .on_end =

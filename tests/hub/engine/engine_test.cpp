@@ -215,6 +215,39 @@ TEST_F(EngineTest, PreemptedSequencesGiveTheSameTexts) {
     EXPECT_EQ(counters.kv_pages_used, 0u);
 }
 
+// What another hub has drawn is the begin of the answer: the rest is the same at every temperature,
+// with penalties, and with a limit that the given tokens already reach.
+TEST_F(EngineTest, AnAnswerGoesOnAfterGivenTokens) {
+    start({});
+    for (std::uint32_t i = 0; i < 4; ++i) {
+        GenerationRequest whole = greedy(test::random_tokens(10 + i, 256, i), 40);
+        if (i > 0)
+            whole.sampling = {.temperature = 0.8 + 0.2 * i,
+                              .top_p = 0.95,
+                              .repetition_penalty = i == 2 ? 1.3 : 1.0,
+                              .frequency_penalty = i == 3 ? 0.5 : 0.0,
+                              .seed = i};
+        const Outcome undisturbed = solo(whole);
+        ASSERT_EQ(undisturbed.ids.size(), 40u);
+        for (const std::size_t given : {1u, 17u, 39u, 40u}) {
+            GenerationRequest rest = whole;
+            rest.client = text("another client ", i, given);
+            rest.answer.assign(undisturbed.ids.begin(), undisturbed.ids.begin() + given);
+            const Outcome outcome = solo(rest);
+            const std::vector<TokenId> wanted(undisturbed.ids.begin() + given,
+                                              undisturbed.ids.end());
+            EXPECT_EQ(outcome.ids, wanted) << "request " << i << " after " << given;
+            EXPECT_EQ(outcome.end.reason, FinishReason::length);
+            EXPECT_EQ(outcome.end.stats.completion_tokens, 40u);
+        }
+    }
+    GenerationRequest wrong = greedy(test::random_tokens(10, 256, 0), 2);
+    wrong.answer = {1, 2, 3};
+    EXPECT_EQ(engine_->submit(wrong, {}).error().code, ErrorCode::invalid_argument);
+    wrong.answer = {256};
+    EXPECT_EQ(engine_->submit(wrong, {}).error().code, ErrorCode::invalid_argument);
+}
+
 TEST_F(EngineTest, PromptLogprobsAndLogprobsAreTheModels) {
     start({.step_rows_max = 7});
     auto request = greedy(test::random_tokens(20, 256, 1), 3);
