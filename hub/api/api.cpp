@@ -46,14 +46,14 @@ std::uint64_t random_seed() {
 
 }  // namespace
 
-ParamLimits ApiState::limits() const {
+ParamLimits ApiState::limits(std::optional<std::uint64_t> seed) const {
     return {.n_max = options.n_max,
             .body_bytes_max = options.body_bytes_max,
             .vocab_size = package->config().vocab_size,
             .tokenizer = tokenizer.get(),
             .defaults = package->generation_defaults(),
             .prefer_greedy = options.prefer_greedy,
-            .seed = random_seed()};
+            .seed = seed ? *seed : random_seed()};
 }
 
 Checked<void> ApiState::check_model(const std::string& name) const {
@@ -234,8 +234,8 @@ Checked<MoexFields> read_moex_fields(const OrderedJson& body, const ApiOptions& 
 
 Checked<ApiState::Prepared> ApiState::prepare(const HttpRequest& request, const OrderedJson& body,
                                               const CompletionEndpoint& endpoint,
-                                              const Responder& responder) const {
-    MOEX_OR_REFUSE(params, endpoint.read(body, limits()));
+                                              const Responder& responder, StreamPlan plan) const {
+    MOEX_OR_REFUSE(params, endpoint.read(body, limits(plan.seed)));
     MOEX_ADMIT(check_model(params.model));
     MOEX_OR_REFUSE(moex_fields,
                    read_moex_fields(body, options, params.stream, responder->dialect()));
@@ -264,13 +264,14 @@ Checked<ApiState::Prepared> ApiState::prepare(const HttpRequest& request, const 
     inputs.tokenizer = tokenizer;
     inputs.observer = observer;
     inputs.params = std::move(params);
-    inputs.writer = endpoint.write(
-        {.header = make_answer_header(endpoint.id_prefix, package->name(),
-                                      package->manifest_sha256()),
-         .params = inputs.params,
-         .body = body,
-         .tokenizer = tokenizer,
-         .num_choices = inputs.prompts.size() * inputs.params.n});
+    AnswerHeader header = make_answer_header(endpoint.id_prefix, package->name(),
+                                             package->manifest_sha256(), plan.id);
+    if (plan.created_s != 0) header.created_s = plan.created_s;
+    inputs.writer = endpoint.write({.header = std::move(header),
+                                    .params = inputs.params,
+                                    .body = body,
+                                    .tokenizer = tokenizer,
+                                    .num_choices = inputs.prompts.size() * inputs.params.n});
     inputs.stop_ids = stop_ids;
     for (const TokenId id : inputs.params.stop_ids) inputs.stop_ids.push_back(id);
     if (inputs.params.middle)
@@ -289,11 +290,17 @@ Checked<ApiState::Prepared> ApiState::prepare(const HttpRequest& request, const 
         MOEX_ADMIT(make_masks(inputs));
     inputs.received_at = request.received_at == TimePoint{} ? now_steady() : request.received_at;
 
+    const bool is_stream = inputs.params.stream && !streams_lines(responder->dialect());
+    inputs.stream_id = plan.id;
+
     // Reserve tokens of the request's account. The job gives back what it does not use; without a
-    // job the whole reservation is given back.
-    if (request.account)
+    // job the whole reservation is given back. The hub that began the answer has reserved them.
+    if (request.account && !plan.is_taken)
         MOEX_ADMIT(request.account->reserve(
             tokens_max(inputs.prompts, inputs.params.n, *inputs.params.max_tokens)));
+    if (options.fleet && is_stream)
+        return prepare_journaled(request, endpoint, std::move(inputs), plan, responder,
+                                 moex_fields.resumable);
     if (!moex_fields.resumable)
         return Prepared{std::make_shared<ApiJob>(std::move(inputs), responder), nullptr};
     MOEX_OR_REFUSE(stream, streams->open(request.owner, responder));
@@ -411,7 +418,7 @@ void ApiState::run_completion(const HttpRequest& request, const CompletionEndpoi
         if (const auto answer = endpoint.answer_empty(*body))
             return responder->respond(json_response(*answer));
 
-    const auto prepared = prepare(request, *body, endpoint, responder);
+    const auto prepared = prepare(request, *body, endpoint, responder, plan_of(request));
     if (!prepared.ok()) return responder->refuse(prepared.refusal());
     prepared->job->start();
     if (prepared->stream) prepared->stream->announce();
@@ -522,7 +529,9 @@ void Api::ollama_ps(HttpRequest, Responder responder) {
 
 void Api::resume_stream(HttpRequest request, Responder responder) {
     const auto stream = state_->streams->find(request.owner, request.rest);
-    if (!stream.ok()) return responder->refuse(stream.refusal());
+    StreamFleet* const fleet = state_->options.fleet;
+    if (!stream.ok() && !(fleet && is_stream_id(request.rest)))
+        return responder->refuse(stream.refusal());
 
     const std::string_view given = request.header("last-event-id").value_or("0");
     std::uint64_t last_event = 0;
@@ -531,7 +540,19 @@ void Api::resume_stream(HttpRequest request, Responder responder) {
     if (error != std::errc() || end != given.data() + given.size())
         return responder->refuse({400, "Last-Event-ID has to be the number of an event.",
                                   "invalid_value", "Last-Event-ID"});
-    if (const auto resumed = (*stream)->resume(responder, last_event); !resumed.ok())
+    if (stream.ok()) return state_->send_local(*stream, responder, last_event);
+    const bool is_queued = fleet->run_later(
+        [state = state_, request = std::move(request), responder, last_event] {
+            state->follow_stream(request, responder, last_event, false);
+        });
+    if (!is_queued)
+        responder->refuse(
+            {503, "The hub looks for many streams of other hubs; try again.", "unavailable", ""});
+}
+
+void ApiState::send_local(const std::shared_ptr<ResumableStream>& stream,
+                          const Responder& responder, std::uint64_t last_event) const {
+    if (const auto resumed = stream->resume(responder, last_event); !resumed.ok())
         responder->refuse(resumed.refusal());
 }
 
@@ -542,6 +563,8 @@ void Api::stop_stream(HttpRequest request, Responder responder) {
     state_->streams->remove((*stream)->id());
     responder->respond(json_response({{"id", (*stream)->id()}, {"stopped", true}}));
 }
+
+void Api::drop_stream(const std::string& stream_id) { state_->streams->drop(stream_id); }
 
 bool Api::has_reasoning_effort() const {
     return state_->chat_template && state_->chat_template->mentions("reasoning_effort");

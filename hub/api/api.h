@@ -73,6 +73,8 @@ class Api {
     // Ends resumable streams whose client did not reconnect in time. The caller calls this function
     // once a second.
     void sweep_streams();
+    // Ends a stream that another hub has taken over. Any thread may call it.
+    void drop_stream(const std::string& stream_id);
 
   private:
     using Answer = Checked<HttpResponse> (ApiState::*)(const HttpRequest&) const;

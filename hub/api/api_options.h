@@ -16,6 +16,8 @@
 
 namespace moex {
 
+class StreamFleet;
+
 struct ApiOptions {
     // `max_tokens` of requests that set none; 0: up to the end of the context.
     std::uint32_t default_max_tokens = 0;
@@ -45,6 +47,11 @@ struct ApiOptions {
     // The most late expert calls of one answer that default vectors may replace (moex.late_ms); 0:
     // the hub waits for every call.
     std::uint32_t late_calls_max = 0;
+    // The hubs that go on with this one's streams; null: this hub is alone. It outlives the Api.
+    StreamFleet* fleet = nullptr;
+    // Names what determines the bits of a text besides the package: two hubs with the same name
+    // give the same text.
+    std::string arithmetic;
 };
 
 // Callbacks that receive totals for /metrics and latency samples. Each callback may be empty.

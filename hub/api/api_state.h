@@ -15,12 +15,13 @@
 #include "hub/api/jobs/embedding_job.h"
 #include "hub/api/jobs/prefill_job.h"
 #include "hub/api/resumable.h"
+#include "hub/api/stream_fleet.h"
 #include "hub/model/chat_template.h"
 #include "hub/model/package/package.h"
 
 namespace moex {
 
-struct ApiState {
+struct ApiState : std::enable_shared_from_this<ApiState> {
     using Responder = std::shared_ptr<HttpResponder>;
 
     std::shared_ptr<const ModelPackage> package;
@@ -46,7 +47,7 @@ struct ApiState {
     std::unique_ptr<ResumableStreams> streams;
     std::shared_ptr<PrefillPlaces> prefills = std::make_shared<PrefillPlaces>();
 
-    ParamLimits limits() const;
+    ParamLimits limits(std::optional<std::uint64_t> seed = {}) const;
     OrderedJson model_json() const;
     // Each of these functions makes one answer, on a thread of the text pool; see api_answers.cpp.
     Checked<HttpResponse> tokenize(const HttpRequest& request) const;
@@ -71,7 +72,21 @@ struct ApiState {
         std::shared_ptr<ResumableStream> stream;  // null: the job ends when its client disconnects
     };
     Checked<Prepared> prepare(const HttpRequest& request, const OrderedJson& body,
-                              const CompletionEndpoint& endpoint, const Responder& responder) const;
+                              const CompletionEndpoint& endpoint, const Responder& responder,
+                              StreamPlan plan) const;
+    StreamPlan plan_of(const HttpRequest& request) const;
+    StreamName name_of(const HttpRequest& request, const StreamPlan& plan, bool is_asked) const;
+    // Sends a stream of another hub, or goes on with it; see api_fleet.cpp.
+    void follow_stream(const HttpRequest& request, const Responder& responder,
+                       std::uint64_t last_event, bool owner_is_gone) const;
+    Checked<void> go_on(const HttpRequest& request, const Responder& responder,
+                        std::uint64_t last_event, StreamFleet::Found found) const;
+    Checked<Prepared> prepare_journaled(const HttpRequest& request,
+                                        const CompletionEndpoint& endpoint, ApiJobInputs inputs,
+                                        const StreamPlan& plan, const Responder& responder,
+                                        bool is_asked) const;
+    void send_local(const std::shared_ptr<ResumableStream>& stream, const Responder& responder,
+                    std::uint64_t last_event) const;
     void run_embedding(const HttpRequest& request, const EmbeddingEndpoint& endpoint,
                        const Responder& responder) const;
     Checked<std::shared_ptr<EmbeddingJob>> prepare_embedding(const HttpRequest& request,

@@ -43,6 +43,8 @@ struct HttpRequest {
     bool loopback = false;
     bool secure = false;  // the request arrived over TLS, at the hub or at a trusted proxy
     bool http_1_0 = false;
+    // A front or another hub sent the request, which it has shown by the fleet's key.
+    bool of_fleet = false;
     // The id of the request, which is sent in the answer's X-Request-Id and written to the access
     // log; see hub/net/http/request_id.h.
     std::string id;
@@ -81,6 +83,9 @@ struct StreamEvent {
     std::string data;
     std::string name = {};
     std::string id = {};
+    // True: the event is of the moment. It has no number, and a client that resumes does not get
+    // it.
+    bool is_passing = false;
 };
 
 // Sends the answer to a request. Any thread may call it; the connection posts the calls to its

@@ -33,13 +33,13 @@ std::function<void()> once(std::function<void()> function) {
 
 }  // namespace
 
-ResumableStream::ResumableStream(std::string id, std::string owner, const ResumableOptions& options,
+ResumableStream::ResumableStream(StreamName name, const ResumableOptions& options,
                                  std::shared_ptr<HttpResponder> line)
     : HttpResponder(line->dialect()),
-      id_(std::move(id)),
-      owner_(std::move(owner)),
+      name_(std::move(name)),
       options_(options),
-      line_(std::move(line)) {}
+      line_(std::move(line)),
+      sent_(name_.last_event) {}
 
 // Registers a handler that runs when the present connection of the stream breaks.
 void ResumableStream::hold_line() {
@@ -55,14 +55,14 @@ void ResumableStream::lose_line(std::uint64_t serial) {
         if (serial != line_serial_ || !line_) return;
         line_.reset();
         knows_id = begun_;
-        if (!ended_) over_at_ = options_.clock() + options_.kept_for;
+        if (!ended_) over_at_ = options_.clock() + name_.kept_for;
     }
-    if (!knows_id) give_up();
+    if (!knows_id || name_.kept_for == Duration{}) give_up();
 }
 
 void ResumableStream::begin() {
     if (std::exchange(begun_, true) || !line_) return;
-    line_->begin_stream(id_);
+    line_->begin_stream(name_.id);
 }
 
 void ResumableStream::announce() {
@@ -101,6 +101,10 @@ void ResumableStream::respond(HttpResponse response) {
 
 void ResumableStream::send_event(StreamEvent event, std::function<void()> on_sent) {
     const std::lock_guard lock(mutex_);
+    if (event.is_passing) {
+        if (line_ && newest() >= sent_) line_->send_event(std::move(event), std::move(on_sent));
+        return;
+    }
     event.id = text(first_number_ + events_.size());
     bytes_ += event.data.size() + event.name.size();
     events_.push_back({std::move(event), once(std::move(on_sent))});
@@ -109,7 +113,7 @@ void ResumableStream::send_event(StreamEvent event, std::function<void()> on_sen
         events_.pop_front();
         ++first_number_;
     }
-    if (line_) line_->send_event(events_.back().event, events_.back().on_sent);
+    if (line_ && newest() > sent_) line_->send_event(events_.back().event, events_.back().on_sent);
 }
 
 void ResumableStream::end_stream() {
@@ -117,7 +121,7 @@ void ResumableStream::end_stream() {
     ended_ = true;
     on_given_up_ = nullptr;
     if (!line_) return;  // the connection broke earlier, and the time to expiry runs already
-    over_at_ = options_.clock() + options_.kept_for;
+    over_at_ = options_.clock() + name_.kept_for;
     line_->end_stream();
     line_.reset();
 }
@@ -138,7 +142,8 @@ void ResumableStream::on_disconnect(std::function<void()> handler) {
 Checked<void> ResumableStream::resume(std::shared_ptr<HttpResponder> line,
                                       std::uint64_t last_event) {
     const std::lock_guard lock(mutex_);
-    if (last_event > newest())
+    // The events that the client has of a former hub may still be computed again here.
+    if (last_event > newest() && !name_.is_taken)
         return Refusal{
             400, text("This stream has no event ", last_event, "; its newest is ", newest(), "."),
             "invalid_value", "Last-Event-ID"};
@@ -151,8 +156,9 @@ Checked<void> ResumableStream::resume(std::shared_ptr<HttpResponder> line,
 
     line_ = std::move(line);  // the former connection is cut off, so its client notices
     begun_ = true;
-    line_->begin_stream(id_);
-    for (std::size_t i = last_event + 1 - first_number_; i < events_.size(); ++i)
+    sent_ = last_event;
+    line_->begin_stream(name_.id);
+    for (std::uint64_t i = last_event + 1 - first_number_; i < events_.size(); ++i)
         line_->send_event(events_[i].event, events_[i].on_sent);
 
     if (!ended_) {
@@ -160,7 +166,7 @@ Checked<void> ResumableStream::resume(std::shared_ptr<HttpResponder> line,
         hold_line();
         return {};
     }
-    over_at_ = options_.clock() + options_.kept_for;
+    over_at_ = options_.clock() + name_.kept_for;
     line_->end_stream();
     line_.reset();
     return {};
@@ -196,7 +202,7 @@ bool ResumableStreams::make_room(const std::string* owner, std::size_t max) {
     auto first = streams_.end();
     TimePoint first_until = TimePoint::max();
     for (auto at = streams_.begin(); at != streams_.end(); ++at) {
-        if (owner && at->second->owner() != *owner) continue;
+        if (!at->second->is_counted() || (owner && at->second->owner() != *owner)) continue;
         ++count;
         const auto until = at->second->ended_until();
         if (!until || *until >= first_until) continue;
@@ -211,20 +217,26 @@ bool ResumableStreams::make_room(const std::string* owner, std::size_t max) {
 
 Checked<std::shared_ptr<ResumableStream>> ResumableStreams::open(
     const std::string& owner, std::shared_ptr<HttpResponder> line) {
+    return open({.id = random_id(), .owner = owner, .kept_for = options_.kept_for},
+                std::move(line));
+}
+
+Checked<std::shared_ptr<ResumableStream>> ResumableStreams::open(
+    StreamName name, std::shared_ptr<HttpResponder> line) {
     const std::lock_guard lock(mutex_);
-    if (!make_room(&owner, options_.per_owner_max))
+    if (name.is_counted && !make_room(&name.owner, options_.per_owner_max))
         return Refusal{429,
                        text(options_.per_owner_max,
                             " resumable streams of this client run already; end one with DELETE "
                             "/v1/streams/ID, or ask without 'moex.resumable'."),
                        "too_many_streams", "moex.resumable"};
-    if (!make_room(nullptr, options_.streams_max))
+    if (name.is_counted && !make_room(nullptr, options_.streams_max))
         return Refusal{503, "The hub has the most resumable streams that it allows.",
                        "too_many_streams", "moex.resumable"};
 
-    const std::string id = random_id();
-    auto stream = std::make_shared<ResumableStream>(id, owner, options_, std::move(line));
-    streams_.emplace(id, stream);
+    const std::string id = name.id;
+    auto stream = std::make_shared<ResumableStream>(std::move(name), options_, std::move(line));
+    streams_.insert_or_assign(id, stream);
     return stream;
 }
 
@@ -244,6 +256,18 @@ Checked<std::shared_ptr<ResumableStream>> ResumableStreams::find(const std::stri
 void ResumableStreams::remove(const std::string& id) {
     const std::lock_guard lock(mutex_);
     streams_.erase(id);
+}
+
+void ResumableStreams::drop(const std::string& id) {
+    std::shared_ptr<ResumableStream> stream;
+    {
+        const std::lock_guard lock(mutex_);
+        const auto found = streams_.find(id);
+        if (found == streams_.end()) return;
+        stream = std::move(found->second);
+        streams_.erase(found);
+    }
+    stream->give_up();
 }
 
 void ResumableStreams::sweep() {

@@ -31,9 +31,20 @@ struct ResumableOptions {
     std::function<TimePoint()> clock = now_steady;
 };
 
+// The identity of a stream, and how it is kept.
+struct StreamName {
+    std::string id, owner;
+    Duration kept_for{};     // as ResumableOptions::kept_for; 0: it ends when its connection breaks
+    bool is_counted = true;  // counts against per_owner_max and streams_max
+    // Another hub began the stream, and the client has its events up to this number. Those are
+    // computed again here, and not sent.
+    bool is_taken = false;
+    std::uint64_t last_event = 0;
+};
+
 class ResumableStream : public HttpResponder, public std::enable_shared_from_this<ResumableStream> {
   public:
-    ResumableStream(std::string id, std::string owner, const ResumableOptions& options,
+    ResumableStream(StreamName name, const ResumableOptions& options,
                     std::shared_ptr<HttpResponder> line);
 
     // ---- Functions for the job. The handler of on_disconnect() runs once the client can no longer
@@ -54,8 +65,9 @@ class ResumableStream : public HttpResponder, public std::enable_shared_from_thi
     // Cancels the job of the stream, and closes the connection.
     void give_up();
 
-    const std::string& id() const { return id_; }
-    const std::string& owner() const { return owner_; }
+    const std::string& id() const { return name_.id; }
+    const std::string& owner() const { return name_.owner; }
+    bool is_counted() const { return name_.is_counted; }
     // The time until which a client may resume a stream that has ended; nullopt: it has not ended.
     std::optional<TimePoint> ended_until() const;
     bool is_over(TimePoint now) const;  // true if no client may resume the stream any more
@@ -71,7 +83,7 @@ class ResumableStream : public HttpResponder, public std::enable_shared_from_thi
     void lose_line(std::uint64_t serial);
     std::uint64_t newest() const { return first_number_ + events_.size() - 1; }
 
-    const std::string id_, owner_;
+    const StreamName name_;
     const ResumableOptions& options_;
 
     // Guards the following members. The mutex is held while events are passed to `line_`, so that
@@ -82,6 +94,7 @@ class ResumableStream : public HttpResponder, public std::enable_shared_from_thi
     std::deque<Event> events_;
     std::uint64_t first_number_ = 1;  // number of the first event in `events_`
     std::size_t bytes_ = 0;
+    std::uint64_t sent_;  // the client has the events up to this number
     bool begun_ = false, ended_ = false, given_up_ = false;
     std::optional<TimePoint> over_at_;
     std::function<void()> on_given_up_;
@@ -94,11 +107,16 @@ class ResumableStreams {
     // owner has too many streams already, and with 503 if all owners together have too many.
     Checked<std::shared_ptr<ResumableStream>> open(const std::string& owner,
                                                    std::shared_ptr<HttpResponder> line);
+    // Opens a stream with a name; without bounds if the name is not counted.
+    Checked<std::shared_ptr<ResumableStream>> open(StreamName name,
+                                                   std::shared_ptr<HttpResponder> line);
+    Duration kept_for() const { return options_.kept_for; }
     // Finds a stream by its id. Refuses with 404 if the stream is unknown, is over, or has another
     // owner.
     Checked<std::shared_ptr<ResumableStream>> find(const std::string& owner,
                                                    const std::string& id) const;
     void remove(const std::string& id);
+    void drop(const std::string& id);  // removes a stream, and gives it up
     // Removes streams that no client may resume any more. Calling it once a second is enough.
     void sweep();
 

@@ -76,6 +76,7 @@ int run_model(const Invocation& invocation);
 int run_key(const Invocation& invocation);
 int run_ban(const Invocation& invocation);
 int run_fleet(const Invocation& invocation);
+int run_front(const Invocation& invocation);
 int run_backup(const Invocation& invocation);
 int run_forget(const Invocation& invocation);
 int run_sign(const Invocation& invocation);

@@ -138,6 +138,7 @@ std::variant<ParsedCommand, ParsedExit> parse_command_line(
 
     CLI::App app;
     app.set_help_flag();
+    app.require_subcommand(0, 1);  // a later word is an argument, also if it is a command's name
     bool help = false, version = false;
     app.add_flag("-h,--help", help);
     app.add_flag("--version", version);

@@ -2,6 +2,9 @@
 // is in http_answer.cpp.
 #include "hub/net/http_connection.h"
 
+#include <ctime>
+
+#include "hub/net/fleet/fleet_proof.h"
 #include "hub/net/http/request_id.h"
 #include "hub/net/worker_connection.h"
 #include "protocol/check.h"
@@ -182,6 +185,15 @@ void HttpConnection::begin_exchange() {
 void HttpConnection::judge_head() {
     GatedRequest& request = gate_.request();
     Client client = hub_.proxies.client_of(peer_address_, transport_->secure(), request.headers);
+    if (const auto& key = hub_.options.fleet_key;
+        key && is_of_fleet(*key, request.method, request.raw_target, request.headers,
+                           std::time(nullptr))) {
+        request.of_fleet = true;
+        if (const auto forwarded = plain_address(request.header("x-forwarded-for").value_or(""))) {
+            client.address = *forwarded;
+            client.loopback = is_loopback_address(*forwarded);
+        }
+    }
     request.remote_address = std::move(client.address);
     request.loopback = client.loopback;
     request.secure = client.secure;

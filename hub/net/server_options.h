@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include "hub/base/signing_key.h"
 #include "hub/net/access/rate_limits.h"
 #include "hub/net/http/request_gate.h"
+#include "hub/registry/fleet_key.h"
 #include "protocol/bytes.h"
 #include "protocol/result.h"
 #include "protocol/sha256.h"
@@ -73,6 +75,8 @@ struct ServerOptions {
     // The most workers of one address that the swarm admits. Twice as many workers may be
     // connected, because a worker may reconnect before its old connection has timed out.
     std::uint32_t workers_per_address_max = 16;
+    // The key of the hub's fleet; empty: the hub is alone.
+    std::optional<FleetKey> fleet_key = {};
     Duration drain_within = 30s;
     bool test_routes = false;
     // For /api/status: the predictor whose hints are sent to workers with experts on demand; "off":

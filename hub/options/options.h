@@ -49,6 +49,7 @@ enum CommandMask : unsigned {
     command_forget = 32768,
     command_sign = 65536,
     command_fleet = 131072,
+    command_front = 262144,
 };
 
 // The section of the help, and of --print-config, in which a setting is listed.

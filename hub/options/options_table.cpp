@@ -20,7 +20,9 @@ constexpr auto no_help = SettingShown::never;
 constexpr unsigned serve = command_serve;
 constexpr unsigned uses_state = command_serve | command_cert | command_key | command_ban |
                                 command_backup | command_forget | command_sign;
-constexpr unsigned uses_store = command_serve | command_key | command_ban | command_fleet;
+constexpr unsigned uses_store = command_serve | command_key | command_ban | command_fleet |
+                                command_front;
+constexpr unsigned listens = command_serve | command_front;
 constexpr unsigned reads_text = command_eval | command_predict;
 constexpr unsigned runs_model = command_serve | command_generate | reads_text;
 constexpr unsigned makes_package = command_pack | command_synth;
@@ -28,12 +30,12 @@ constexpr unsigned makes_package = command_pack | command_synth;
 // Settings of the group "Address and keys": where the hub listens, which clients it serves, and how
 // many clients.
 const Setting address_settings[] = {
-    {"listen", word, serve, short_help, "ADDR:PORT", "127.0.0.1:8080",
+    {"listen", word, listens, short_help, "ADDR:PORT", "127.0.0.1:8080",
      "HTTP and WebSocket; port 0 takes a free port", 0, 0, "", check_listen},
-    {"tls-cert", word, serve, short_help, "FILE", "",
+    {"tls-cert", word, listens, short_help, "FILE", "",
      "certificate chain (PEM); with --tls-key the hub serves HTTPS"},
-    {"tls-key", word, serve, short_help, "FILE", "", "private key (PEM) of --tls-cert"},
-    {"insecure-http", flag, serve, short_help, "", "off",
+    {"tls-key", word, listens, short_help, "FILE", "", "private key (PEM) of --tls-cert"},
+    {"insecure-http", flag, listens, short_help, "", "off",
      "allow an address beyond loopback without TLS\n"
      "tabs then need a proxy that speaks TLS, because WebGPU works on secure pages only"},
     {"require-key", flag, serve, short_help, "", "off", "require an API key on loopback too"},
@@ -64,6 +66,12 @@ const Setting address_settings[] = {
      "it holds keys, bans, counts and the join token; "
      "the password comes from PGPASSFILE or PGPASSWORD; beyond this machine TLS verifies the host",
      0, 0, "", check_store},
+    {"fleet-key", word, listens, all_help, "FILE", "",
+     "key that the hubs of --store share: a stream goes on at another hub when its hub dies\n"
+     "`moex-hub fleet key FILE` writes one; requests and tokens of running streams are stored "
+     "encrypted with it, and hubs and fronts know each other by it"},
+    {"hub", list, command_front, all_help, "URL", "",
+     "a hub of the fleet, http://HOST:PORT; repeatable; or --store names them all"},
     {"static", word, serve, all_help, "DIR", "",
      "serve the pages from a folder instead of the built-in ones (for work on the pages)"},
     {"connections-max", number, serve, all_help, "N", "4096", "open connections", 8, 1000000},

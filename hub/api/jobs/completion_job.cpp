@@ -52,6 +52,7 @@ ApiJob::ApiJob(ApiJobInputs inputs, std::shared_ptr<HttpResponder> responder)
 
 // Settles the account. A client that disconnected is charged for the tokens that were computed.
 ApiJob::~ApiJob() {
+    if (inputs_.fleet && !is_stopping_) inputs_.fleet->end(inputs_.stream_id);
     if (!inputs_.account) return;
     std::uint64_t answer_tokens = 0;
     for (const Choice& choice : choices_) answer_tokens += choice.text.num_tokens();
@@ -65,10 +66,13 @@ void ApiJob::start() {
     });
 
     if (inputs_.params.stream) responder_->expect_stream();
+    replay();
     const auto self = shared_from_this();
     for (std::size_t i = 0; i < choices_.size(); ++i) {
         GenerationRequest request;
         request.prompt = inputs_.prompts[i / inputs_.params.n];
+        for (const AnswerToken& one : inputs_.tokens)
+            if (one.choice == i) request.answer.push_back(one.token.id);
         request.client = inputs_.client;
         request.max_tokens = std::min<std::uint32_t>(
             *inputs_.params.max_tokens,
@@ -135,6 +139,22 @@ std::shared_ptr<TokenMask> ApiJob::mask_of(std::size_t index) const {
     });
     return std::make_shared<BoundedMask>(bounds, std::move(own_ends), asked_ends,
                                          inputs_.vocab_size, form);
+}
+
+// Queues the tokens of the hub that began the answer before all others, so that they become the
+// same events again.
+void ApiJob::replay() {
+    const auto self = shared_from_this();
+    std::vector<std::uint32_t> num_tokens(choices_.size(), 0);
+    for (const AnswerToken& one : inputs_.tokens) {
+        if (one.choice >= choices_.size()) continue;
+        const TokenEvent event{one.token, num_tokens[one.choice]++};
+        deliver([self, index = std::size_t{one.choice}, event] {
+            self->is_replaying_ = true;
+            self->on_token(index, event);
+            self->is_replaying_ = false;
+        });
+    }
 }
 
 template <class Event>
@@ -214,9 +234,16 @@ void ApiJob::on_prompt(std::size_t index, PromptProgress progress) {
         PromptProgress first = progress;
         first.ready_tokens = first.cached_tokens;
         first.elapsed = {};
-        send(index, inputs_.writer->progress(index, first));
+        send_progress(index, first);
     }
-    send(index, inputs_.writer->progress(index, progress));
+    send_progress(index, progress);
+}
+
+// Where another hub may go on, the events of progress have no numbers: it would send other ones.
+void ApiJob::send_progress(std::size_t index, const PromptProgress& progress) {
+    ReplyWriter::Events events = inputs_.writer->progress(index, progress);
+    for (StreamEvent& event : events) event.is_passing = inputs_.fleet != nullptr;
+    send(index, std::move(events));
 }
 
 void ApiJob::on_token(std::size_t index, const TokenEvent& event) {
@@ -232,6 +259,9 @@ void ApiJob::on_token(std::size_t index, const TokenEvent& event) {
     const TimePoint now = now_steady();
     if (choice.text.num_tokens() == 0) choice.first_token_at = now;
     choice.last_token_at = now;
+    if (inputs_.fleet && !is_replaying_)
+        inputs_.fleet->add(inputs_.stream_id,
+                           encode_token({static_cast<std::uint32_t>(index), token}));
     show(index, choice.text.push(with_top(token, inputs_.params.top_logprobs)));
 
     if (choice.text.stopped() || (choice.stops && choice.stops->stopped())) {
@@ -254,7 +284,10 @@ void ApiJob::on_end(std::size_t index, const GenerationEnd& end) {
         }
         if (!abandoned && key_ended)
             return fail({401, "The API key was revoked or has expired.", "invalid_api_key", ""});
-        if (!abandoned) return fail(refusal_of({ErrorCode::cancelled, "The server is stopping."}));
+        if (!abandoned) {
+            is_stopping_ = true;
+            return fail(refusal_of({ErrorCode::cancelled, "The server is stopping."}));
+        }
         choice.ended = true;
         if (++num_ended_ == choices_.size()) {
             answered_ = true;
@@ -500,12 +533,18 @@ void ApiJob::keep_judged(Choice& choice, const CallPiece& piece) const {
     choice.judged_calls.back().arguments += piece.arguments;
 }
 
+// Returns the id of a choice's next call, which does not depend on the hub that computes it.
+std::string ApiJob::make_call_id(std::size_t index) {
+    if (inputs_.stream_id.empty()) return new_call_id();
+    return call_id_of(inputs_.stream_id, index, choices_[index].num_call_ids++);
+}
+
 // Adds pieces of calls to the whole answer, or sends each as an event.
 void ApiJob::show_calls(std::size_t index, std::vector<CallPiece> pieces) {
     std::vector<CalledFunction>& calls = choices_[index].answer.calls;
     for (CallPiece& piece : pieces) {
         keep_judged(choices_[index], piece);
-        const std::string id = piece.name.empty() ? std::string() : new_call_id();
+        const std::string id = piece.name.empty() ? std::string() : make_call_id(index);
         if (inputs_.params.stream)
             send(index, inputs_.writer->call(index, piece, id));
         else if (!id.empty())

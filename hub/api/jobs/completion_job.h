@@ -20,6 +20,7 @@
 #include "hub/api/jobs/reasoning.h"
 #include "hub/api/jobs/reply_writer.h"
 #include "hub/api/jobs/tool_calls.h"
+#include "hub/api/stream_fleet.h"
 #include "hub/engine/engine.h"
 
 namespace moex {
@@ -58,6 +59,10 @@ struct ApiJobInputs {
     std::uint32_t context_tokens = 0;
     std::size_t vocab_size = 0;  // number of logits
     TimePoint received_at{};
+    // The journal of the stream, for the other hubs of a fleet; null: there is none.
+    StreamFleet* fleet = nullptr;
+    std::string stream_id;            // empty: the hub is in no fleet
+    std::vector<AnswerToken> tokens;  // the answer so far, of the hub that began it
 };
 
 class ApiJob : public std::enable_shared_from_this<ApiJob> {
@@ -81,6 +86,7 @@ class ApiJob : public std::enable_shared_from_this<ApiJob> {
         std::vector<CalledFunction> judged_calls;  // calls of weakened tools, judged when complete
         bool is_judged = false;                    // the last call is of a weakened tool
         bool ended = false, cancelling = false;
+        std::size_t num_call_ids = 0;
         bool has_progress = false;  // events have reported progress of the prompt
         TimePoint first_token_at{}, last_token_at{};
         Duration prompt_took{};  // PromptProgress::elapsed
@@ -98,7 +104,10 @@ class ApiJob : public std::enable_shared_from_this<ApiJob> {
     void cancel_choice(std::size_t index);
 
     void on_prompt(std::size_t index, PromptProgress progress);
+    void send_progress(std::size_t index, const PromptProgress& progress);
     void on_token(std::size_t index, const TokenEvent& event);
+    void replay();
+    std::string make_call_id(std::size_t index);
     void on_end(std::size_t index, const GenerationEnd& end);
     void fail(const Refusal& refusal);
     void on_all_ended();
@@ -137,6 +146,8 @@ class ApiJob : public std::enable_shared_from_this<ApiJob> {
     // then the engine's thread.
     std::vector<Choice> choices_;
     std::size_t num_ended_ = 0;
+    bool is_replaying_ = false;  // a token of inputs_.tokens passes, which the journal has
+    bool is_stopping_ = false;   // the hub stops: another one may go on
     bool stream_begun_ = false, answered_ = false, failed_ = false, prompt_counted_ = false;
     GenerationStats totals_;
 

@@ -28,8 +28,9 @@ struct AnswerHeader {
     std::int64_t created_s = 0;  // Unix time
     std::string model, fingerprint;
 };
+// `own_id`: the id without its prefix; empty: random letters.
 AnswerHeader make_answer_header(const char* id_prefix, std::string_view model,
-                                std::string_view package_sha256);
+                                std::string_view package_sha256, std::string_view own_id = {});
 
 struct Usage {
     std::uint64_t prompt_tokens = 0, completion_tokens = 0;

@@ -30,12 +30,13 @@ float at_most_zero(float logprob) { return logprob > 0 ? 0.0f : logprob; }
 }  // namespace
 
 AnswerHeader make_answer_header(const char* id_prefix, std::string_view model,
-                                std::string_view package_sha256) {
+                                std::string_view package_sha256, std::string_view own_id) {
     static constexpr char letters[] =
         "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
     thread_local std::mt19937_64 generator{std::random_device{}()};
-    std::string id = id_prefix;
-    for (int i = 0; i < 24; ++i) id += letters[generator() % (sizeof letters - 1)];
+    std::string id = text(id_prefix, own_id);
+    for (int i = 0; own_id.empty() && i < 24; ++i)
+        id += letters[generator() % (sizeof letters - 1)];
 
     const auto created = std::chrono::duration_cast<std::chrono::seconds>(
                              std::chrono::system_clock::now().time_since_epoch())

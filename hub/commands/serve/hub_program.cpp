@@ -118,6 +118,7 @@ Status HubProgram::open() {
         MOEX_ASSIGN(lock, StateLock::take(state_directory_));
         MOEX_TRY(load());
         MOEX_TRY(require_computers());
+        MOEX_TRY(open_fleet_key());
         MOEX_TRY(open_registry(std::move(lock)));
         MOEX_TRY(open_pages());
         MOEX_TRY(open_signing_key());
@@ -135,6 +136,7 @@ Status HubProgram::open() {
                  kv("wants_open_files", open_files_for(server_options_.connections_max)));
     options.hints_by = hints_by_;
     options.signing_key = signing_key_;
+    options.fleet_key = fleet_key_;
     if (pages_)
         options.prompts_kept_hours = static_cast<std::uint32_t>(settings_.model.pages.keep /
                                                                 std::chrono::hours(1));
@@ -173,6 +175,7 @@ Status HubProgram::run() {
     stop_.attach(*server_);
     server_->run(settings_.address.limits.num_threads, spin_max());
     stop_.detach();
+    if (fleet_) fleet_->stop();
     registry_->leave_fleet();
     if (swarm_) log_loads(swarm_->core().counters());
     if (shadow_) log_shadow(shadow_->counters());
@@ -502,6 +505,7 @@ void HubProgram::join_rooms() {
     api_options.drafts = settings_.model.drafts;
     api_options.kv_source = handed_source(settings_, kept_pages_parts());
     api_options.any_model_name = settings_.model.answers_any_model_name;
+    offer_streams(api_options);
     api_.emplace(model_.package, model_.tokenizer, model_.chat_template, *engine_, api_options,
                  server_->api_observer());
     server_->attach(*swarm_, *engine_, *api_);

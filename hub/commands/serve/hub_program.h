@@ -25,6 +25,7 @@
 #include "hub/foresight/predict/expert_profile.h"
 #include "hub/foresight/predict/hints.h"
 #include "hub/foresight/shadow/served_shadow.h"
+#include "hub/net/fleet/fleet_streams.h"
 #include "hub/net/server.h"
 #include "hub/state/disk_pages.h"
 
@@ -80,6 +81,9 @@ class HubProgram {
     KeptPagesParts kept_pages_parts() const;
     Status open_signing_key();
     void join_rooms();
+    // Reads the key of --fleet-key.
+    Status open_fleet_key();
+    void offer_streams(ApiOptions& options);
     // Enters the hub into the fleet of --store, if it has one.
     Status join_fleet();
     // Called on SIGHUP, on the disk thread: reads keys again, and the settings that may change
@@ -148,7 +152,9 @@ class HubProgram {
     std::shared_ptr<const SigningKey> signing_key_;  // null: the hub signs nothing
     EngineOptions engine_options_;
     std::unique_ptr<Trace> trace_;  // outlives all members that record trace spans
+    std::optional<FleetKey> fleet_key_;
     std::optional<net::Server> server_;
+    std::unique_ptr<net::FleetStreams> fleet_;  // used by the engine's jobs; null: no fleet
     std::optional<SwarmBackend> swarm_;
     std::unique_ptr<ExpertBackend> late_calls_;  // wraps the swarm; null without default_vectors_
     std::unique_ptr<ServedShadow> shadow_;       // called by the engine; sends hints to the swarm

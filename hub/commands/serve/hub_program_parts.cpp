@@ -191,6 +191,38 @@ Status HubProgram::open_lossy_modes() {
     return {};
 }
 
+Status HubProgram::open_fleet_key() {
+    const std::filesystem::path& file = settings_.address.fleet_key_file;
+    if (file.empty()) return {};
+    if (settings_.address.store_url.empty())
+        return Error{ErrorCode::invalid_argument,
+                     "--fleet-key: a fleet has a store that its hubs share: --store "
+                     "postgresql://HOST/DB"};
+    const auto key = FleetKey::read(file);
+    if (!key.ok()) return Error{key.error().code, text("--fleet-key: ", key.error().message)};
+    fleet_key_ = *key;
+    return {};
+}
+
+// Keeps journals of streams, so that another hub goes on with them. Names what determines the bits
+// of a text besides the package.
+void HubProgram::offer_streams(ApiOptions& options) {
+    if (!fleet_key_) return;
+    const auto hub_id = hub_id_of(state_directory_);
+    if (!hub_id.ok()) throw std::runtime_error(hub_id.error().message);
+    fleet_ = std::make_unique<net::FleetStreams>(
+        *registry_, *fleet_key_,
+        net::FleetStreamsOptions{
+            .hub_id = *hub_id, .ca_file = {}, .on_lost = [this](const std::string& stream_id) {
+                if (api_) api_->drop_stream(stream_id);
+            }});
+    const KvSource source = source_of_pages(settings_, kept_pages_parts());
+    options.fleet = fleet_.get();
+    options.arithmetic = text(
+        static_cast<int>(source.arithmetic), ' ', static_cast<int>(source.weights), ' ',
+        static_cast<int>(source.rounding), ' ', static_cast<int>(source.row_type));
+}
+
 Status HubProgram::join_fleet() {
     if (!registry_->is_shared()) return {};
     MOEX_ASSIGN(hub_id, hub_id_of(state_directory_));

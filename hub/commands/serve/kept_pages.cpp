@@ -49,8 +49,9 @@ KvRounding rounding_of(const ExpertRounding& rounding) {
                                                 : KvRounding::int8;
 }
 
-// Returns what determines the bits of the pages that this hub computes.
-KvSource source_of(const ServeSettings& settings, const KeptPagesParts& parts) {
+}  // namespace
+
+KvSource source_of_pages(const ServeSettings& settings, const KeptPagesParts& parts) {
     const ModelPackage& package = *parts.model.package;
     const ModelConfig& config = package.config();
     std::string texts;
@@ -79,8 +80,6 @@ KvSource source_of(const ServeSettings& settings, const KeptPagesParts& parts) {
     return source;
 }
 
-}  // namespace
-
 std::optional<KvSource> handed_source(const ServeSettings& settings, const KeptPagesParts& parts) {
     const ModelConfig& config = parts.model.package->config();
     const bool has_windows = std::any_of(config.layers.begin(), config.layers.end(),
@@ -88,7 +87,7 @@ std::optional<KvSource> handed_source(const ServeSettings& settings, const KeptP
     if (!settings.model.gives_model || has_windows || config.has_delta_net() ||
         handed_page_tokens % parts.engine.page_tokens != 0)
         return std::nullopt;
-    return source_of(settings, parts);
+    return source_of_pages(settings, parts);
 }
 
 std::filesystem::path kept_pages_folder(const std::filesystem::path& state_directory) {
@@ -134,7 +133,7 @@ Result<std::unique_ptr<DiskPages>> open_kept_pages(const ServeSettings& settings
     DiskPagesOptions options;
     options.folder = kept_pages_folder(state_directory);
     options.key = *key;
-    options.source = source_of(settings, parts);
+    options.source = source_of_pages(settings, parts);
     // A device keeps pages whole.
     for (const LayerPlan& plan : parts.model.package->config().layers)
         if (!parts.on_gpu && plan.window > 0) {

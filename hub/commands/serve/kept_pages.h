@@ -29,6 +29,9 @@ struct KeptPagesParts {
     Registry& registry;  // outlives the result
 };
 
+// Returns what determines the bits of the keys and values that this hub computes.
+KvSource source_of_pages(const ServeSettings& settings, const KeptPagesParts& parts);
+
 // Returns the source of the pages that this hub hands off (/v1/prefill). Returns nullopt if it
 // hands off none: it gives no model, the model has windows or recurrent states, or pages have
 // another size than a part of the stream's.

@@ -48,6 +48,7 @@ AddressSettings address_of(const SettingReader& read) {
     address.user = read.text("user");
     address.state_directory = read.text("state");
     address.store_url = read.text("store");
+    address.fleet_key_file = read.text("fleet-key");
     address.static_directory = read.text("static");
     address.limits = {.connections_max = read.count("connections-max"),
                       .connections_per_address_max = read.count("connections-per-address"),

@@ -42,6 +42,7 @@ struct AddressSettings {
     std::string user;                        // user of the process; empty: does not change
     std::filesystem::path state_directory;   // folder for the hub's state; empty: default
     std::string store_url;                   // a store that several hubs share; empty: sqlite
+    std::filesystem::path fleet_key_file;    // of the hubs of the store; empty: none
     std::filesystem::path static_directory;  // folder of pages; empty: those in the binary
     ConnectionLimits limits;
     bool always_prints_qr = false;

@@ -1,4 +1,4 @@
-// moex-hub fleet: lists the hubs that share a store.
+// moex-hub fleet: lists the hubs that share a store, or writes a key for them.
 #include <cstdio>
 
 #include <nlohmann/json.hpp>
@@ -6,6 +6,7 @@
 #include "hub/commands/command.h"
 #include "hub/commands/output.h"
 #include "hub/commands/state_folder.h"
+#include "hub/registry/fleet_key.h"
 
 namespace moex {
 namespace {
@@ -32,9 +33,26 @@ nlohmann::json fleet_json(const std::vector<Member>& hubs) {
     return rows;
 }
 
+int write_key(const std::string* file) {
+    if (!file) {
+        fail("fleet key wants a FILE to write");
+        return exit_wrong_arguments;
+    }
+    const Status made = FleetKey::make(*file);
+    if (!made.ok()) return fail(made.error().message);
+    std::fprintf(stderr, "%s: a new fleet key; copy it to each hub, serve --fleet-key %s\n",
+                 one_line(*file).c_str(), one_line(*file).c_str());
+    return exit_stopped;
+}
+
 }  // namespace
 
 int run_fleet(const Invocation& invocation) {
+    if (const std::string* const action = invocation.argument("ACTION")) {
+        if (*action == "key") return write_key(invocation.argument("FILE"));
+        fail(text("fleet has no action \"", *action, "\"; it has: key"));
+        return exit_wrong_arguments;
+    }
     if (invocation.settings.text("store").empty()) {
         fail("--store URL names the store that the hubs share; a hub without it is alone");
         return exit_wrong_arguments;

@@ -46,13 +46,22 @@ class PlainTransport : public Transport {
 
 class TlsTransport : public Transport {
   public:
-    TlsTransport(tcp::socket socket, std::shared_ptr<ssl::context> context)
+    TlsTransport(tcp::socket socket, std::shared_ptr<ssl::context> context,
+                 ssl::stream_base::handshake_type side = ssl::stream_base::server)
         : context_(std::move(context)),
-          stream_(std::move(socket), *context_) {}
+          stream_(std::move(socket), *context_),
+          side_(side) {}
+    // Asks for the certificate of `host`, and verifies it.
+    void expect_host(const std::string& host) {
+        SSL_set_tlsext_host_name(stream_.native_handle(), host.c_str());
+        NetError ignored;
+        stream_.set_verify_mode(ssl::verify_peer, ignored);
+        stream_.set_verify_callback(ssl::host_name_verification(host), ignored);
+    }
     tcp::socket& socket() override { return stream_.next_layer(); }
     bool secure() const override { return true; }
     void handshake(std::function<void(NetError)> handler) override {
-        stream_.async_handshake(ssl::stream_base::server, std::move(handler));
+        stream_.async_handshake(side_, std::move(handler));
     }
     void read_some(asio::mutable_buffer into,
                    std::function<void(NetError, std::size_t)> handler) override {
@@ -78,6 +87,7 @@ class TlsTransport : public Transport {
   private:
     std::shared_ptr<ssl::context> context_;  // declared before `stream_`, which refers to it
     ssl::stream<tcp::socket> stream_;
+    const ssl::stream_base::handshake_type side_;
 };
 
 }  // namespace
@@ -88,6 +98,29 @@ std::unique_ptr<Transport> make_plain_transport(tcp::socket socket) {
 std::unique_ptr<Transport> make_tls_transport(tcp::socket socket,
                                               std::shared_ptr<ssl::context> context) {
     return std::make_unique<TlsTransport>(std::move(socket), std::move(context));
+}
+
+std::unique_ptr<Transport> make_tls_client_transport(tcp::socket socket,
+                                                     std::shared_ptr<ssl::context> context,
+                                                     const std::string& host) {
+    auto transport = std::make_unique<TlsTransport>(std::move(socket), std::move(context),
+                                                    ssl::stream_base::client);
+    transport->expect_host(host);
+    return transport;
+}
+
+std::shared_ptr<ssl::context> make_tls_client_context(const std::string& ca_file) {
+    auto context = std::make_shared<ssl::context>(ssl::context::tls_client);
+    SSL_CTX_set_min_proto_version(context->native_handle(), TLS1_2_VERSION);
+    NetError error;
+    if (ca_file.empty())
+        context->set_default_verify_paths(error);
+    else
+        context->load_verify_file(ca_file, error);
+    if (error)
+        throw std::runtime_error(
+            text(ca_file, ": cannot read certificates (PEM): ", error.message()));
+    return context;
 }
 
 std::shared_ptr<ssl::context> make_tls_context(const std::string& certificate_file,

@@ -30,6 +30,13 @@ class Transport {
 };
 
 std::unique_ptr<Transport> make_plain_transport(tcp::socket socket);
+// The client's side of a TLS connection, which verifies that the server has the name `host`.
+std::unique_ptr<Transport> make_tls_client_transport(tcp::socket socket,
+                                                     std::shared_ptr<ssl::context> context,
+                                                     const std::string& host);
+// Makes a context for clients: TLS 1.2 and 1.3, with the system's certificates, or with those of
+// `ca_file` alone. Throws std::runtime_error if that file cannot be read.
+std::shared_ptr<ssl::context> make_tls_client_context(const std::string& ca_file);
 std::unique_ptr<Transport> make_tls_transport(tcp::socket socket,
                                               std::shared_ptr<ssl::context> context);
 

@@ -307,7 +307,11 @@ void Routes::handle(const Admission& admission, HttpRequest request,
     request.client = text(rate_key(request.remote_address), ' ', admission.key_hash);
     const auto key = hub_.keys_required ? bearer_key(request) : std::nullopt;
     request.owner = key ? to_hex(sha256(as_byte_view(*key))) : rate_key(request.remote_address);
-    if (route.work == Work::text) request.account = hub_.accounts.open(admission.key);
+    if (route.work == Work::text)
+        request.account = hub_.accounts.open(admission.key);
+    else if (hub_.options.fleet_key && request.path.starts_with("/v1/streams/"))
+        // A stream of another hub may go on here.
+        request.account = hub_.accounts.open(key ? hub_.registry.find_key(*key) : std::nullopt);
     (this->*route.handler)(std::move(request), std::move(responder));
 }
 

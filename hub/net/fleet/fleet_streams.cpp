@@ -1,0 +1,185 @@
+#include "hub/net/fleet/fleet_streams.h"
+
+#include <ctime>
+
+#include "hub/base/log.h"
+#include "hub/net/fleet/fleet_proof.h"
+#include "hub/net/http/client_line.h"
+#include "hub/net/http/event_blocks.h"
+#include "protocol/thread_name.h"
+
+namespace moex::net {
+namespace {
+
+constexpr int waiting_max = 256;
+constexpr std::size_t answer_bytes_max = 16u << 20;
+
+}  // namespace
+
+// One request that another hub answers, and the connection to that hub.
+class FleetStreams::Passage : public std::enable_shared_from_this<Passage> {
+  public:
+    Passage(asio::io_context& io, std::shared_ptr<HttpResponder> responder,
+            std::function<void()> on_gone)
+        : strand_(io.get_executor()),
+          responder_(std::move(responder)),
+          on_gone_(std::move(on_gone)) {}
+
+    void start(const HubAddress& address, std::shared_ptr<ssl::context> tls,
+               ClientRequest request) {
+        const auto self = shared_from_this();
+        line_ = std::make_shared<ClientLine>(
+            strand_, address, std::move(tls),
+            ClientLine::Events{.on_head = [self](const ReplyHead& head) { self->on_head(head); },
+                               .on_body = [self](std::string_view bytes) { self->on_body(bytes); },
+                               .on_end = [self](ClientLine::End end) { self->on_end(end); }});
+        responder_->on_disconnect([self] {
+            asio::post(self->strand_, [self] {
+                self->line_->close();
+                self->responder_.reset();
+            });
+        });
+        asio::post(strand_, [self, request = std::move(request)] { self->line_->start(request); });
+    }
+
+  private:
+    void on_head(const ReplyHead& head) {
+        head_ = head;
+        streams_ = head.status == 200 &&
+                   head.header("content-type").starts_with("text/event-stream");
+        if (streams_ && responder_)
+            responder_->begin_stream(std::string(head.header("x-moex-stream")));
+    }
+    void on_body(std::string_view bytes) {
+        if (!responder_) return;
+        if (!streams_) {
+            body_ += bytes;
+            if (body_.size() > answer_bytes_max) line_->close();
+            return;
+        }
+        for (const std::string& block : blocks_.feed(bytes)) {
+            ReadEvent event = read_event(block);
+            if (!event.is_comment)
+                responder_->send_event(
+                    {std::move(event.data), std::move(event.name), std::move(event.id)});
+        }
+    }
+    void on_end(ClientLine::End end) {
+        const auto responder = std::move(responder_);
+        if (!responder) return;
+        if (end == ClientLine::End::refused) return on_gone_();
+        if (end != ClientLine::End::whole) {
+            if (!head_)
+                responder->refuse(
+                    {503, "The hub of the stream does not answer.", "unavailable", ""});
+            return;  // the client's connection breaks, as that of the hub did
+        }
+        if (streams_) return responder->end_stream();
+        HttpResponse response{.status = head_->status, .body = std::move(body_)};
+        response.content_type = head_->header("content-type");
+        responder->respond(std::move(response));
+    }
+
+    const asio::strand<asio::io_context::executor_type> strand_;
+    std::shared_ptr<HttpResponder> responder_;  // empty once answered
+    const std::function<void()> on_gone_;
+    std::shared_ptr<ClientLine> line_;
+    std::optional<ReplyHead> head_;
+    bool streams_ = false;
+    std::string body_;
+    EventBlocks blocks_;
+};
+
+FleetStreams::FleetStreams(Registry& registry, const FleetKey& key, FleetStreamsOptions options)
+    : key_(key),
+      options_(std::move(options)),
+      journal_(
+          registry.store(), key,
+          [this, &registry] {
+              return Incarnation{options_.hub_id, registry.incarnation()};
+          },
+          [this](const std::string& stream_id) {
+              const std::lock_guard lock(lost_mutex_);
+              if (!is_stopped_) options_.on_lost(stream_id);
+          }),
+      tls_(make_tls_client_context(options_.ca_file)),
+      thread_([this] {
+          name_thread("fleet");
+          io_.run();
+      }) {}
+
+FleetStreams::~FleetStreams() {
+    stop();
+    lookups_.join();
+    work_.reset();
+    io_.stop();
+    thread_.join();
+}
+
+void FleetStreams::stop() {
+    {
+        const std::lock_guard lock(lost_mutex_);
+        is_stopped_ = true;
+    }
+    lookups_.stop();
+    lookups_.join();
+}
+
+void FleetStreams::begin(const std::string& stream_id, Bytes head) {
+    journal_.begin(stream_id, std::move(head));
+}
+void FleetStreams::add(const std::string& stream_id, Bytes token) {
+    journal_.add(stream_id, std::move(token));
+}
+void FleetStreams::end(const std::string& stream_id) { journal_.end(stream_id); }
+
+Result<StreamFleet::Found> FleetStreams::find(const std::string& stream_id, bool owner_is_gone) {
+    auto taken = journal_.take(stream_id, owner_is_gone);
+    if (!taken.ok()) return taken.error();
+    return Found{.is_ours = taken->is_ours,
+                 .hub_id = std::move(taken->hub_id),
+                 .address = std::move(taken->address),
+                 .head = std::move(taken->head),
+                 .tokens = std::move(taken->records)};
+}
+
+void FleetStreams::leave(const std::string& stream_id) {
+    if (const Status left = journal_.leave(stream_id); !left.ok())
+        log_rarely(LogLevel::warn, "fleet: a stream stays here until its journal is deleted",
+                   kv("error", left.error().message));
+}
+
+void FleetStreams::pass_on(const std::string& address, const HttpRequest& request,
+                           std::shared_ptr<HttpResponder> responder,
+                           std::function<void()> on_gone) {
+    const auto hub = HubAddress::parse(address);
+    if (!hub.ok())
+        return responder->refuse({503,
+                                  text("The hub of the stream has no address that another hub "
+                                       "can use: ",
+                                       address, "."),
+                                  "unavailable", ""});
+    ClientRequest asked{.method = request.method, .target = request.path, .body = {}};
+    for (const auto& [name, value] : request.headers)
+        if (name == "authorization" || name == "x-api-key" || name == "last-event-id")
+            asked.headers.emplace_back(name, value);
+    asked.headers.emplace_back("x-forwarded-for", request.remote_address);
+    asked.headers.emplace_back("x-moex-passed", "1");
+    prove_fleet(key_, asked.method, asked.target, asked.headers, std::time(nullptr));
+    std::make_shared<Passage>(io_, std::move(responder), std::move(on_gone))
+        ->start(*hub, tls_, std::move(asked));
+}
+
+bool FleetStreams::run_later(std::function<void()> work) {
+    if (++num_waiting_ > waiting_max) {
+        --num_waiting_;
+        return false;
+    }
+    asio::post(lookups_, [this, work = std::move(work)] {
+        work();
+        --num_waiting_;
+    });
+    return true;
+}
+
+}  // namespace moex::net

@@ -1,0 +1,159 @@
+#include "hub/net/front/front_connection.h"
+
+#include "hub/net/http/request_id.h"
+
+namespace moex::net {
+namespace {
+
+constexpr Duration handshake_within = std::chrono::seconds(10),
+                   idle_within = std::chrono::seconds(75);
+constexpr std::size_t read_ahead_bytes_max = 64 << 10;
+
+}  // namespace
+
+FrontConnection::FrontConnection(FrontContext& front, ClientLine::Strand strand,
+                                 std::unique_ptr<Transport> transport, std::string peer_address)
+    : front_(front),
+      strand_(std::move(strand)),
+      transport_(std::move(transport)),
+      peer_address_(std::move(peer_address)),
+      gate_(front.gate),
+      timer_(strand_) {}
+
+void FrontConnection::start() {
+    asio::dispatch(strand_, [self = shared_from_this()] {
+        self->wait_at_most(handshake_within);
+        self->transport_->handshake([self](NetError error) {
+            if (self->closed_) return;
+            if (error) return self->close();
+            self->wait_at_most(idle_within);
+            self->read();
+        });
+    });
+}
+
+void FrontConnection::read() {
+    if (closed_) return;
+    transport_->read_some(asio::buffer(buffer_),
+                          [self = shared_from_this()](NetError error, std::size_t size) {
+                              if (!self->closed_) self->on_read(error, size);
+                          });
+}
+
+void FrontConnection::on_read(NetError error, std::size_t size) {
+    if (error) return close();
+    in_.append(buffer_.data(), size);
+    if (exchange_ && in_.size() > read_ahead_bytes_max) return close();
+    process();
+    read();
+}
+
+void FrontConnection::process() {
+    using Gate = RequestGate::State;
+    while (!closed_ && !closes_ && !exchange_ && !in_.empty()) {
+        in_.erase(0, gate_.feed(in_));
+        const Gate gate = gate_.state();
+        if (gate == Gate::refused) {
+            const GateRefusal& refusal = gate_.refusal();
+            closes_ = true;
+            return answer(refusal.status, refusal.code, refusal.message);
+        }
+        if (gate == Gate::body && gate_.take_expects_continue())
+            send("HTTP/1.1 100 Continue\r\n\r\n");
+        if (gate == Gate::done) handle(gate_.take());
+    }
+}
+
+void FrontConnection::handle(GatedRequest request) {
+    timer_.cancel();
+    request.remote_address = peer_address_;
+    if (request.path == "/worker" || request.header("upgrade")) {
+        closes_ = true;
+        return answer(501, "not_supported",
+                      "a front has no WebSocket: workers connect to a hub of the fleet");
+    }
+    const std::weak_ptr<FrontConnection> weak = weak_from_this();
+    exchange_ = std::make_shared<FrontExchange>(
+        front_, strand_, std::move(request),
+        FrontExchange::Client{.send =
+                                  [weak](std::string bytes) {
+                                      if (const auto self = weak.lock())
+                                          self->send(std::move(bytes));
+                                  },
+                              .end =
+                                  [weak](bool keep_alive) {
+                                      if (const auto self = weak.lock())
+                                          self->on_answer_end(keep_alive);
+                                  },
+                              .waiting_bytes =
+                                  [weak] {
+                                      const auto self = weak.lock();
+                                      return self ? self->outbox_bytes_ : std::size_t{0};
+                                  }});
+    exchange_->start();
+}
+
+void FrontConnection::answer(unsigned status, std::string_view code, std::string_view message) {
+    const HttpResponse response = refusal_response(
+        {status, std::string(message), std::string(code), ""});
+    send(text("HTTP/1.1 ", status, ' ', reason_phrase(status), "\r\ncontent-type: ",
+              response.content_type, "\r\ncontent-length: ", response.body.size(),
+              "\r\nconnection: close\r\n\r\n", response.body));
+}
+
+void FrontConnection::send(std::string bytes) {
+    if (closed_ || bytes.empty()) return;
+    outbox_bytes_ += bytes.size();
+    outbox_.push_back(std::move(bytes));
+    write();
+}
+
+void FrontConnection::write() {
+    if (writing_ || closed_ || outbox_.empty()) return;
+    writing_ = true;
+    transport_->write({asio::buffer(outbox_.front())}, [self = shared_from_this()](NetError error) {
+        self->writing_ = false;
+        if (!self->closed_) self->on_written(error);
+    });
+}
+
+void FrontConnection::on_written(NetError error) {
+    if (error) return close();
+    outbox_bytes_ -= outbox_.front().size();
+    outbox_.pop_front();
+    if (outbox_.empty() && closes_) {
+        // Let the client read the answer before the connection ends.
+        transport_->finish_writing([] {});
+        return wait_at_most(std::chrono::seconds(2));
+    }
+    if (exchange_) exchange_->on_drained();
+    write();
+}
+
+// The exchange calls this at its end, from within its own functions.
+void FrontConnection::on_answer_end(bool keep_alive) {
+    asio::post(strand_, [self = shared_from_this(), keep_alive] {
+        self->exchange_.reset();
+        if (self->closed_) return;
+        self->closes_ = !keep_alive;
+        self->wait_at_most(idle_within);
+        if (self->closes_ && self->outbox_.empty()) return self->close();
+        self->process();
+    });
+}
+
+void FrontConnection::close() {
+    if (std::exchange(closed_, true)) return;
+    timer_.cancel();
+    transport_->close();
+    if (exchange_) std::exchange(exchange_, nullptr)->abandon();
+}
+
+void FrontConnection::wait_at_most(Duration duration) {
+    timer_.expires_after(duration);
+    timer_.async_wait([self = shared_from_this()](NetError error) {
+        if (!error && !self->exchange_) self->close();
+    });
+}
+
+}  // namespace moex::net

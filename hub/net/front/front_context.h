@@ -1,0 +1,27 @@
+// What the parts of a front share.
+#pragma once
+
+#include <atomic>
+#include <memory>
+
+#include "hub/net/front/hub_list.h"
+#include "hub/net/http/asio.h"
+#include "hub/net/http/request_gate.h"
+#include "hub/registry/fleet_key.h"
+
+namespace moex::net {
+
+struct FrontContext {
+    explicit FrontContext(const FleetKey& fleet_key) : key(fleet_key) {}
+    const FleetKey key;
+    HubList hubs;
+    std::shared_ptr<ssl::context> hub_tls;  // of https addresses of hubs
+    GateLimits gate;
+    asio::io_context io;
+    std::atomic<std::uint64_t> requests{0};  // that run
+    std::atomic<std::uint64_t> followed{0};  // streams that went on at another hub
+    std::atomic<std::uint64_t> repeated{0};  // requests that were sent again from the beginning
+    std::atomic<std::uint64_t> failed{0};    // requests that no hub could answer
+};
+
+}  // namespace moex::net

@@ -1,0 +1,255 @@
+// Streams that outlive their hub: hubs with a fleet key and a front before them, real processes and a real PostgreSQL.
+// Hubs are killed while streams run, and no client of the front sees more than a pause.
+import assert from 'node:assert/strict';
+import { spawn } from 'node:child_process';
+import { chmodSync, writeFileSync } from 'node:fs';
+import { request } from 'node:http';
+import { createServer } from 'node:net';
+import { test } from 'node:test';
+import { cleanEnvironment, hubProgram, inFolder, postJson, runHub, startHub } from './hub_process.mjs';
+import { postgresIsInstalled, startPostgres } from './postgres.mjs';
+import { endless } from './streams.mjs';
+
+const how = { skip: postgresIsInstalled() ? false : 'SKIPPED: no postgresql-15', timeout: 100_000 };
+const secret = 'zanzibar lighthouse';   // words of the prompts, which no table may hold
+
+const freePort = () => new Promise((resolve) => {
+  const server = createServer();
+  server.listen(0, '127.0.0.1', () => {
+    const { port } = server.address();
+    server.close(() => resolve(port));
+  });
+});
+
+// Three hubs at most, each on a port and with a state folder of its own, so that it comes back as itself.
+async function startFleet(folder, count, extra = []) {
+  const key = `${folder}/fleet.key`;
+  assert.equal((await runHub(['fleet', 'key', key])).code, 0);
+  const store = await startPostgres();
+  const ports = await Promise.all(Array.from({ length: count }, freePort));
+  const serve = (i) => startHub([
+    '--state', `${folder}/hub${i}`, '--listen', `127.0.0.1:${ports[i]}`, '--store', store.url, '--fleet-key', key,
+    '--backend', 'local', '--threads', '1', '--deterministic', '--kv-disk-mb', '0', ...extra]);
+  const hubs = await Promise.all(ports.map((_, i) => serve(i))).catch(async (error) => {
+    await store.remove();
+    throw error;
+  });
+  return {
+    store, key, hubs,
+    kill: async (i) => { hubs[i].signal('SIGKILL'); await hubs[i].ended; },
+    start: async (i) => { hubs[i] = await serve(i); },
+    end: async () => {
+      for (const hub of hubs) { hub.signal('SIGKILL'); await hub.ended; }
+      await store.remove();
+    },
+  };
+}
+
+function startFront(args) {
+  const child = spawn(hubProgram, ['front', '--listen', '127.0.0.1:0', ...args],
+    { env: cleanEnvironment(), stdio: ['ignore', 'pipe', 'pipe'] });
+  let stdout = '', stderr = '';
+  const ended = new Promise((resolve) => child.on('close', (code, signal) => resolve(code ?? signal)));
+  child.stderr.setEncoding('utf8').on('data', (text) => { stderr += text; });
+  return new Promise((resolve, reject) => {
+    ended.then((code) => reject(new Error(`the front ended with ${code}:\n${stderr}`)));
+    child.stdout.setEncoding('utf8').on('data', (text) => {
+      stdout += text;
+      const found = /ready: url=(\S+)/.exec(stdout);
+      if (found) {
+        resolve({
+          url: found[1], ended, stderr: () => stderr,
+          stop: () => { child.kill('SIGTERM'); return ended; },
+        });
+      }
+    });
+  });
+}
+
+// Reads a stream of events to its end: { status, text, events, ids, whole, headers }.
+function stream(url, { method = 'POST', headers = {}, body, onEvent = () => {} } = {}) {
+  return new Promise((resolve) => {
+    const out = { text: '', events: 0, ids: [], whole: false, error: null };
+    const call = request(url, { method, headers: { 'content-type': 'application/json', ...headers } }, (response) => {
+      out.status = response.statusCode;
+      out.headers = response.headers;
+      let held = '';
+      response.setEncoding('utf8').on('data', (piece) => {
+        held += piece;
+        for (let end = held.indexOf('\n\n'); end >= 0; end = held.indexOf('\n\n')) {
+          const lines = held.slice(0, end).split('\n');
+          held = held.slice(end + 2);
+          const id = lines.find((line) => line.startsWith('id: '))?.slice(4);
+          if (id) out.ids.push(Number(id));
+          const data = lines.find((line) => line.startsWith('data: '))?.slice(6);
+          if (data === undefined) continue;
+          ++out.events;
+          if (data === '[DONE]') { out.whole = true; continue; }
+          const event = JSON.parse(data);
+          if (event.error) out.error = event.error;
+          if (event.type === 'message_stop') out.whole = true;
+          const choice = event.choices?.[0];
+          out.text += choice?.delta?.content ?? choice?.text ?? event.delta?.text ?? '';
+          onEvent(out);
+        }
+      });
+      response.on('error', () => resolve(out)).on('close', () => resolve(out));
+    });
+    call.on('error', (error) => { out.error ??= error; resolve(out); });
+    call.end(body ? JSON.stringify(body) : undefined);
+  });
+}
+
+const question = (i, tokens) => ({
+  messages: [{ role: 'user', content: `${secret} ${i}: tell me about the sea` }],
+  max_tokens: tokens, temperature: 0.8, seed: 100 + i, stream: true, ...endless,
+});
+
+test('streams go on at other hubs while hubs are killed', how, (context) => inFolder(async (folder) => {
+  const fleet = await startFleet(folder, 3);
+  let front;
+  try {
+    front = await startFront(['--store', fleet.store.url, '--fleet-key', fleet.key]);
+    const count = 12, tokens = 300;
+    const chat = (url, i) => stream(`${url}/v1/chat/completions`, { body: question(i, tokens) });
+    const alone = await Promise.all(Array.from({ length: count }, (_, i) => chat(fleet.hubs[i % 3].url, i)));
+    for (const one of alone) assert.ok(one.whole && one.text.length > 0, JSON.stringify(one.error));
+
+    const { data: [{ id: model }] } = await (await fetch(`${front.url}/v1/models`)).json();
+    const message = {
+      model, max_tokens: 200, temperature: 0.8, messages: question(50).messages,
+    };
+    let running = true, kills = 0;
+    const killer = (async () => {
+      for (let i = 0; running && kills < 6; i = (i + 1) % 3) {
+        await new Promise((resolve) => setTimeout(resolve, 700));   // so that streams get on in between
+        if (!running) break;
+        await fleet.kill(i);
+        ++kills;
+        await fleet.start(i);
+      }
+    })();
+    const [streams, whole] = await Promise.all([
+      Promise.all(Array.from({ length: count }, (_, i) => chat(front.url, i))),
+      Promise.all([0, 1, 2].map(async (i) => {
+        const answer = await postJson(`${front.url}/v1/chat/completions`, { ...question(i, tokens), stream: false });
+        return { status: answer.status, body: await answer.json() };
+      })),
+      stream(`${front.url}/v1/messages`, { body: { ...message, stream: true } }).then((one) => {
+        assert.ok(one.whole, `${one.status} ${JSON.stringify(one.error)}`);
+      }),
+    ]);
+    running = false;
+    await killer;
+    context.diagnostic(`${kills} hubs killed; ${(front.stderr().match(/goes on at another hub/g) ?? []).length} moves`);
+    assert.ok(kills > 0);
+    streams.forEach((one, i) => {
+      assert.ok(one.whole, `stream ${i} failed: ${JSON.stringify(one.error)}`);
+      assert.equal(one.text, alone[i].text, `stream ${i}`);
+      assert.equal(one.events, alone[i].events, `stream ${i}: each event once`);
+    });
+    whole.forEach((one, i) => {
+      assert.equal(one.status, 200);
+      assert.equal(one.body.choices[0].message.content, alone[i].text, `answer ${i}`);
+      assert.match(one.body.id, /^chatcmpl-[0-9a-f]{8}-[0-9a-f]{32}$/, 'ids name their hub');
+    });
+    assert.equal(await front.stop(), 0, front.stderr());
+    front = null;
+  } finally {
+    await front?.stop();
+    await fleet.end();
+  }
+}));
+
+test('a client resumes a dead hub\'s stream at another hub, and no table has its words', how,
+  (context) => inFolder(async (folder) => {
+    const fleet = await startFleet(folder, 2, ['--require-key']);
+    try {
+      const made = await runHub(['key', 'add', 'ada', '--store', fleet.store.url]);
+      const other = await runHub(['key', 'add', 'bob', '--store', fleet.store.url]);
+      const headers = { authorization: `Bearer ${made.stdout.trim()}` };
+      const body = question(7, 400);
+      const url = `${fleet.hubs[0].url}/v1/chat/completions`;
+      const alone = await stream(`${fleet.hubs[1].url}/v1/chat/completions`, { headers, body });
+      assert.ok(alone.whole, JSON.stringify(alone.error));
+
+      // While the owner lives, the other hub passes the stream on.
+      let killed = false;
+      const first = await stream(url, {
+        headers, body,
+        onEvent: (out) => {
+          if (out.events < 100 || killed) return;
+          killed = true;
+          fleet.kill(0);
+        },
+      });
+      assert.ok(!first.whole, 'a client straight at the killed hub sees its line break');
+      const id = first.headers['x-moex-stream'];
+      assert.match(id, /^[0-9a-f]{8}-[0-9a-f]{32}$/);
+
+      const words = [];
+      const dump = spawn('pg_dump', ['--data-only', fleet.store.url], { stdio: ['ignore', 'pipe', 'inherit'] });
+      for await (const piece of dump.stdout) words.push(piece);
+      const tables = Buffer.concat(words).toString('latin1');
+      assert.ok(tables.includes(id), 'the journal is there');
+      for (const text of [secret, first.text.slice(0, 40), 'tell me about']) {
+        assert.ok(!tables.includes(text) && !tables.includes(Buffer.from(text).toString('hex')), text);
+      }
+
+      const at = `${fleet.hubs[1].url}/v1/streams/${id}`;
+      const last = first.ids.at(-1);
+      const foreign = await fetch(at, { headers: { authorization: `Bearer ${other.stdout.trim()}` } });
+      assert.equal(foreign.status, 404, 'the stream of another key');
+      const rest = await stream(at, { method: 'GET', headers: { ...headers, 'last-event-id': String(last) } });
+      assert.equal(rest.status, 200);
+      assert.ok(rest.whole, JSON.stringify(rest.error));
+      assert.equal(rest.ids[0], last + 1);
+      assert.equal(first.text + rest.text, alone.text);
+      context.diagnostic(`went on after event ${last} of ${rest.ids.at(-1)}`);
+    } finally { await fleet.end(); }
+  }));
+
+test('a store that is away hurts no stream', how, () => inFolder(async (folder) => {
+  const fleet = await startFleet(folder, 1);
+  try {
+    const alone = await stream(`${fleet.hubs[0].url}/v1/chat/completions`, { body: question(1, 300) });
+    let stopped = null;
+    const one = await stream(`${fleet.hubs[0].url}/v1/chat/completions`, {
+      body: question(1, 300),
+      onEvent: (out) => { if (out.events === 50) stopped = fleet.store.stop(); },
+    });
+    await stopped;
+    assert.ok(one.whole);
+    assert.equal(one.text, alone.text);
+    await fleet.store.start();
+  } finally { await fleet.end(); }
+}));
+
+test('keys of a fleet are checked, and a front says what it lacks', () => inFolder(async (folder) => {
+  const run = async (...args) => { const one = await runHub(args); return { code: one.code, said: one.stderr }; };
+  const key = `${folder}/fleet.key`;
+  assert.equal((await run('fleet', 'key', key)).code, 0);
+  assert.equal((await run('fleet', 'key', key)).code, 1, 'a key is not overwritten');
+  const store = ['--store', 'postgresql://moex@127.0.0.1:9/none'];
+  chmodSync(key, 0o644);
+  const open = await run('serve', '--state', `${folder}/s`, ...store, '--fleet-key', key, '--listen', '127.0.0.1:0');
+  assert.equal(open.code, 1);
+  assert.match(open.said, /--fleet-key: .*chmod 600/);
+  writeFileSync(`${folder}/short`, 'abc\n', { mode: 0o600 });
+  const short = await run('serve', '--state', `${folder}/s`, ...store, '--fleet-key', `${folder}/short`);
+  assert.match(short.said, /wanted 64 hexadecimal digits/);
+  const lonely = await run('serve', '--state', `${folder}/s`, '--fleet-key', `${folder}/short`);
+  assert.match(lonely.said, /--store/);
+
+  assert.match((await run('front', '--fleet-key', key)).said, /--hub URL|--store URL/);
+  assert.match((await run('front', '--hub', 'http://127.0.0.1:9')).said, /--fleet-key FILE/);
+  chmodSync(key, 0o600);
+  assert.match((await run('front', '--hub', 'ftp://x', '--fleet-key', key)).said, /wanted http/);
+  const wide = await run('front', '--hub', 'http://127.0.0.1:9', '--fleet-key', key, '--listen', '0.0.0.0:0');
+  assert.equal(wide.code, 2);
+  assert.match(wide.said, /--tls-cert/);
+  const front = await startFront(['--hub', 'http://127.0.0.1:9', '--fleet-key', key]);
+  const page = await fetch(`${front.url}/worker`);
+  assert.equal(page.status, 501);
+  assert.equal(await front.stop(), 0);
+}));
