@@ -2,7 +2,7 @@
 // Hubs are killed while streams run, and no client of the front sees more than a pause.
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
-import { chmodSync, writeFileSync } from 'node:fs';
+import { chmodSync, readFileSync, writeFileSync } from 'node:fs';
 import { request } from 'node:http';
 import { createServer } from 'node:net';
 import { test } from 'node:test';
@@ -99,6 +99,8 @@ function stream(url, { method = 'POST', headers = {}, body, onEvent = () => {} }
     call.end(body ? JSON.stringify(body) : undefined);
   });
 }
+
+const idOf = (folder, hub, fleet) => readFileSync(`${folder}/hub${fleet.hubs.indexOf(hub)}/hub_id`, 'utf8').trim();
 
 const question = (i, tokens) => ({
   messages: [{ role: 'user', content: `${secret} ${i}: tell me about the sea` }],
@@ -208,6 +210,65 @@ test('a client resumes a dead hub\'s stream at another hub, and no table has its
       context.diagnostic(`went on after event ${last} of ${rest.ids.at(-1)}`);
     } finally { await fleet.end(); }
   }));
+
+const hangs = 'a hub that hangs loses its streams with its lease, and stays fenced';
+test(hangs, how, (context) => inFolder(async (folder) => {
+  const fleet = await startFleet(folder, 2);
+  let front;
+  try {
+    front = await startFront(['--store', fleet.store.url, '--fleet-key', fleet.key]);
+    const body = question(3, 600);
+    const alone = await stream(`${fleet.hubs[0].url}/v1/chat/completions`, { body });
+    let hung = null, at = 0;
+    const one = await stream(`${front.url}/v1/chat/completions`, {
+      body,
+      onEvent: (out) => {
+        if (hung || out.events < 50) return;
+        at = Date.now();
+        const id = out.headers['x-moex-stream'].slice(0, 8);
+        hung = fleet.hubs.find((hub) => idOf(folder, hub, fleet) === id);
+        hung.signal('SIGSTOP');
+      },
+    });
+    assert.ok(one.whole, JSON.stringify(one.error));
+    assert.equal(one.text, alone.text);
+    assert.equal(one.events, alone.events);
+    context.diagnostic(`whole ${Date.now() - at} ms after the hub hung`);
+    const lost = hung.logged('another hub has taken a stream of this one');
+    hung.signal('SIGCONT');
+    await lost;
+  } finally {
+    for (const hub of fleet.hubs) hub.signal('SIGCONT');
+    await front?.stop();
+    await fleet.end();
+  }
+}));
+
+test('a hub that is stopped hands its streams on', how, () => inFolder(async (folder) => {
+  const fleet = await startFleet(folder, 2, ['--drain-s', '0']);
+  let front;
+  try {
+    const urls = fleet.hubs.flatMap((hub) => ['--hub', hub.url]);
+    front = await startFront([...urls, '--fleet-key', fleet.key]);
+    const body = question(4, 600);
+    const alone = await stream(`${fleet.hubs[0].url}/v1/chat/completions`, { body });
+    let stopped = null;
+    const one = await stream(`${front.url}/v1/chat/completions`, {
+      body,
+      onEvent: (out) => {
+        if (stopped || out.events < 50) return;
+        const id = out.headers['x-moex-stream'].slice(0, 8);
+        stopped = fleet.hubs.find((hub) => idOf(folder, hub, fleet) === id).stop();
+      },
+    });
+    assert.ok(one.whole, JSON.stringify(one.error));
+    assert.equal(one.text, alone.text);
+    assert.equal(await stopped, 0);
+  } finally {
+    await front?.stop();
+    await fleet.end();
+  }
+}));
 
 test('a store that is away hurts no stream', how, () => inFolder(async (folder) => {
   const fleet = await startFleet(folder, 1);
