@@ -251,12 +251,15 @@ constexpr const char* other_schemas = R"json({
       "name": {"type": "string"}, "version": {"type": "string"}, "model": {"type": "string"},
       "context_tokens": {"type": "integer"}, "api_key_required": {"type": "boolean"},
       "gives_model": {"type": "boolean", "description": "Whether /api/package answers."},
+      "device_model": {"type": "string",
+        "description": "The model of /api/package; another one with serve --device-model."},
       "reasoning_effort": {"type": "boolean"},
       "join_path": {"type": "string"}}},
   "Package": {"type": "object", "required": ["name", "sha256", "bytes", "files"], "properties": {
     "name": {"type": "string"},
     "sha256": {"type": "string", "description": "Hash of manifest.json; names the package."},
     "bytes": {"type": "integer", "description": "Of all files."},
+    "signed": {"type": "object", "description": "The hub's signature: sha256, bytes, signature."},
     "files": {"type": "array", "items": {"type": "object",
       "required": ["name", "sha256", "bytes"], "properties": {
         "name": {"type": "string"}, "sha256": {"type": "string"},

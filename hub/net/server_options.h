@@ -21,6 +21,10 @@
 #include "protocol/result.h"
 #include "protocol/sha256.h"
 
+namespace moex {
+class ModelPackage;
+}
+
 namespace moex::net {
 
 // Time limits of a client, and limits of the bytes that wait for the client.
@@ -88,7 +92,9 @@ struct ServerOptions {
     std::uint32_t prompts_kept_hours = 0;
     // Signs the manifest and the pages for /api/signature; null: the hub signs nothing.
     std::shared_ptr<const SigningKey> signing_key;
-    bool give_model = true;     // a client with access to the API may load the whole package
+    bool give_model = true;  // a client with access to the API may load the whole package
+    // The package that such clients load; null: the one that is served.
+    std::shared_ptr<const ModelPackage> device_package;
     bool require_keys = false;  // require API keys on loopback, too; elsewhere they always are
     // If true, run() handles signals: SIGINT and SIGTERM stop the server. SIGHUP reads the
     // certificate again (its names stay those of the start), reopens the access log and calls

@@ -148,6 +148,10 @@ const Setting model_settings[] = {
     {"give-model", on_off, serve, short_help, "on|off", "on",
      "browsers may load the whole model and answer on their own device\n"
      "a browser needs the right to use the API"},
+    {"device-model", word, serve, all_help, "DIR", "",
+     "a smaller model for browsers that answer on their own device; default: the model that is "
+     "served\n"
+     "the chat page can then show the device's answer at once and offer the hub's in its place"},
     {"any-model-name", flag, serve, all_help, "", "off",
      "answer requests for any model name with the model that is served"},
     {"max-tokens-default", number, serve, all_help, "N", "0",

@@ -7,6 +7,7 @@ import { keepPage, keptInfo, letGoOfPage } from "./chat/away.js";
 import { ThisDevice } from "./chat/device.js";
 import { DevicePanel } from "./chat/device_panel.js";
 import { Places } from "./chat/places.js";
+import { betterOf, pairUp } from "./chat/refine.js";
 import { Remembering } from "./chat/remembering.js";
 import { SettingsPanel } from "./chat/settings_panel.js";
 import { Sidebar } from "./chat/sidebar.js";
@@ -14,7 +15,7 @@ import { Store } from "./chat/store.js";
 import { Thread } from "./chat/thread.js";
 import { Turns } from "./chat/turn.js";
 import {
-  bannerWords, eitherWords, endWords, errorWords, isFinal, placeWords, poolWords, unreachable,
+  bannerWords, bothWords, endWords, errorWords, isFinal, offerWords, placeWords, poolWords, unreachable,
 } from "./chat/words.js";
 import { button, download, element, make } from "./dom.js";
 import { askToForget, forgetEverything, forgottenWords, listenForForget, startAnew } from "./forget.js";
@@ -31,7 +32,9 @@ let info = { model: "", context_tokens: null, api_key_required: false };
 let health_status = 0;       // HTTP status
 let health;                  // reply of /health; null when the hub does not answer, undefined before the first poll
 let unanswered = null;       // the question that failed last because the hub was away: {conversation, messages}
-let running = null;          // state of the answers that stream now: {controller, conversation, messages, turns}
+// State of the answers that stream now: {controller, conversation, messages, turns}. `messages` are those that grow,
+// `turns` the Turns of each stream.
+let running = null;
 
 const apiKey = () => element("api-key").value.trim();
 speakIn(table, element("language"), drawAnew);
@@ -123,15 +126,17 @@ function canAsk() {
 // True if the hub would refuse a question because it has no key.
 function needsKey() { return info.api_key_required && apiKey() === "" && !isHere(); }
 
-// ---- place of computation: the hub, this device, or either
+// ---- place of computation: the hub, this device, either, or both: a draft here, and a better answer by the hub
 
 // True if no word may leave this device.
 function isHere() { return panel.settings.place === "device"; }
 function isEither() { return panel.settings.place === "either"; }
+function isRefined() { return panel.settings.place === "refine"; }
+const usesHubToo = () => isEither() || isRefined();
 
 // Applies the chosen place of computation. Switching to the hub frees the memory that the model takes on this device.
 function choosePlace() {
-  if (isHere() || isEither()) {
+  if (isHere() || usesHubToo()) {
     device.begin();
     drawDevice(device.state);      // the device may be ready already, and the words say where questions go now
     return;
@@ -141,7 +146,7 @@ function choosePlace() {
 }
 
 function drawDevice(state) {
-  device_panel.draw(state, isEither());
+  device_panel.draw(state, panel.settings.place);
   drawPages();
   drawPool();
   drawComposer();
@@ -168,14 +173,25 @@ async function answerFromEither(request, how) {
   await streamChat(request, how);
 }
 
-// Returns the number of answers to a question, side by side; this device computes only one.
-const howMany = () => (isHere() ? 1 : numAnswers(panel.settings));
+// True if a question gets a draft of this device and a better answer of the hub. Forms, and several answers to a
+// question, are the hub's alone.
+function isPair() {
+  const { response_format, tools, grammar } = formOf(panel.settings);
+  return isRefined() && (device.ready || device.is_coming) && numAnswers(panel.settings) === 1
+    && !(response_format || tools || grammar);
+}
+
+// Adds empty answers to `question`, side by side; this device computes only one.
+function answersTo(question) {
+  if (isPair()) return pairUp(store.answersTo(question, 2));
+  return store.answersTo(question, isHere() ? 1 : numAnswers(panel.settings));
+}
 
 // Adds the question `text` after the message `parent`, by default the last shown message, and starts the answers.
 function ask(text, parent) {
   if (!canAsk()) return false;
   const { current } = store;
-  const messages = store.ask(text, info.model, howMany(), parent);
+  const messages = answersTo(store.ask(text, info.model, parent));
   if (idInAddress() !== current.id) history.replaceState(null, "", `#c=${current.id}`);
   answer(current, messages);      // call it before drawThread(), which then draws the message as running
   drawThread();
@@ -185,7 +201,7 @@ function ask(text, parent) {
 function answerAgain(message) {
   if (!canAsk()) return;
   const { current } = store;
-  answer(current, store.answersTo(current.messages.find(({ id }) => id === message.parent), howMany()));
+  answer(current, answersTo(current.messages.find(({ id }) => id === message.parent)));
   drawThread();
 }
 
@@ -193,7 +209,7 @@ function answerAgain(message) {
 function answerWithResults(message) {
   if (!canAsk()) return;
   const { current } = store;
-  const next = store.answersTo(message, howMany());
+  const next = answersTo(message);
   store.save(current, [message]);
   answer(current, next);
   drawThread();
@@ -204,7 +220,7 @@ function answerWithResults(message) {
 let lock_before = Promise.resolve();      // resolves when this tab has released its previous lock
 async function answer(conversation, messages, left = null) {
   if (running) return;
-  const own = { controller: new AbortController(), conversation, messages, turns: null };
+  const own = { controller: new AbortController(), conversation, messages, turns: [] };
   running = own;
   drawComposer();
   try {
@@ -232,8 +248,44 @@ async function answer(conversation, messages, left = null) {
 // The place of a message, by the place of the worker's report.
 const place_names = { here: "device", hub: "hub", handed: "handed" };
 
-// Streams the answers `messages`, side by side, from the hub or from this device.
+// Returns the streams of the answers `messages`: [{messages, place, answerFrom}]; the place "" is chosen later.
+function sourcesOf(conversation, messages, left) {
+  if (left) return [{ messages, place: "hub", answerFrom: (_, how) => resumeChat(left.id, how) }];
+  if (isHere()) return [{ messages, place: "device", answerFrom: answerHere }];
+  if (isEither()) return [{ messages, place: "", answerFrom: answerFromEither }];
+  const isDraft = (message) => isRefined() && betterOf(conversation.messages, message) !== undefined;
+  const drafts = messages.filter(isDraft), others = messages.filter((message) => !isDraft(message));
+  return [
+    { messages: drafts, place: "device", answerFrom: answerHere },
+    { messages: others, place: "hub", answerFrom: streamChat },
+  ].filter((one) => one.messages.length > 0);
+}
+
+// A draft and its better answer say so at their place, and name their models.
+function noteRole(conversation, message) {
+  const { facts } = message;
+  if (facts.place === "device" && betterOf(conversation.messages, message)) {
+    Object.assign(facts, { place: "drafted", model: info.device_model ?? info.model });
+  } else if (facts.place === "hub" && message.refines) Object.assign(facts, { place: "refined", model: info.model });
+}
+
+// Streams the answers `messages`, from the hub, from this device, or from both.
 async function stream(conversation, messages, left) {
+  const { controller } = running;
+  store.busy = conversation;
+  const ways = sourcesOf(conversation, messages, left);
+  const is_over = await Promise.all(ways.map((way) => streamFrom(conversation, way, controller.signal, left)));
+  const had_focus = document.activeElement === document.body || document.activeElement === element("stop");
+  running = null;
+  store.busy = null;
+  is_over.forEach((tell) => tell());
+  drawComposer();
+  if (had_focus && !matchMedia("(pointer: coarse)").matches) element("prompt").focus();
+}
+
+// Streams the answers `messages`, side by side, from one place. Resolves when they have ended, to a function that ends
+// them on the page.
+async function streamFrom(conversation, { messages, answerFrom, ...way }, signal, left) {
   const { settings } = panel;
   const requestFor = () => ({
     model: info.model,
@@ -248,10 +300,11 @@ async function stream(conversation, messages, left) {
     const { content: chars, reasoning: thought_chars, ...past } = left?.from[i] ?? mine;
     return { content: content.slice(0, chars), reasoning: reasoning.slice(0, thought_chars), ...past };
   });
-  let place = left ? "hub" : { device: "device", hub: "hub", either: "" }[settings.place];      // "": not chosen yet
+  let { place } = way;
   const notePlace = () => messages.forEach((message, i) => {
     const { content, facts } = from[i];
     message.facts.place = content && facts.place === "hub" && ["device", "handed"].includes(place) ? "both" : place;
+    noteRole(conversation, message);
   });
   let turns = null, stream_id = left?.id ?? "";
   const begin = () => {
@@ -261,20 +314,21 @@ async function stream(conversation, messages, left) {
       Object.assign(message, from[i], { facts: { ...facts, ttft_ms: message.facts.ttft_ms ?? null } });
     });
     notePlace();
-    turns = running.turns = new Turns(messages, { now_ms: performance.now(), workers: workersNow() });
+    turns = new Turns(messages, { now_ms: performance.now(), workers: workersNow() });
+    running.turns.push(turns);
   };
-  store.busy = conversation;
   if (!left) {
     begin();
     for (const message of messages) message.is_form = formOf(settings).response_format !== undefined;
   }
   messages.forEach((message) => thread.begin(message));
+  thread.offer(running.messages);
   store.save(conversation, messages);
 
   let kept_at = performance.now();
   let reason = "", words = "", is_final = false;
   const how = {
-    key: apiKey(), signal: running.controller.signal, conversation: conversation.id,
+    key: apiKey(), signal, conversation: conversation.id,
     onStream(id) {
       stream_id = id;
       begin();
@@ -298,8 +352,7 @@ async function stream(conversation, messages, left) {
     },
   };
   try {
-    const answerFrom = isHere() ? answerHere : isEither() ? answerFromEither : streamChat;
-    await (left ? resumeChat(left.id, how) : answerFrom(requestFor(), how));
+    await answerFrom(requestFor(), how);
   } catch (error) {
     reason = error.name === "AbortError" ? "stopped" : "failed";
     if (reason === "failed") words = error instanceof ApiError ? errorWords(error) : unreachable();
@@ -314,17 +367,29 @@ async function stream(conversation, messages, left) {
   const { context_tokens } = place !== "hub" && device.ready ? device.state : info;
   turns?.see(workersNow());
   turns?.end(reason, { now_ms: performance.now(), words, is_final, limit: lengthLimit(settings), context_tokens });
-  const had_focus = document.activeElement === document.body || document.activeElement === element("stop");
-  running = null;
-  store.busy = null;
   // Drop the note about the stream only after the answer is saved: until then, a reloaded page can resume the stream.
   const forget = () => read(left_name, null)?.id === stream_id && drop(left_name);
-  store.save(conversation, messages).then(forget, forget);
-  messages.forEach((message) => thread.end(message));
-  const shown = messages.find((message) => thread.shows(message)) ?? messages[0];
-  announce(endWords(shown)?.text ?? "", shown.content);
-  drawComposer();
-  if (had_focus && !matchMedia("(pointer: coarse)").matches) element("prompt").focus();
+  const isGrowing = (message) => !messages.includes(message);
+  const end = () => {
+    store.save(conversation, messages).then(forget, forget);
+    messages.forEach((message) => thread.end(message));
+    tellEnd(conversation, messages);
+  };
+  running.messages = running.messages.filter(isGrowing);
+  if (running.messages.length === 0) return end;
+  end();
+  return () => {};
+}
+
+// Lets screen readers read the shown one of `messages`, or that one is offered in the place of what is shown.
+function tellEnd(conversation, messages) {
+  const shown = messages.find((message) => thread.shows(message));
+  if (!shown && messages[0].refines) {
+    thread.offer(running?.messages ?? []);
+    return announce(offerWords(messages[0], false).text);
+  }
+  const { content } = shown ?? messages[0];
+  return announce(endWords(shown ?? messages[0])?.text ?? "", content);
 }
 
 // Asks the question again that failed because the hub was away, when the hub is back; at most once.
@@ -466,7 +531,7 @@ async function look() {
   health = answer?.body ?? null;
   if (was_away && health?.status === "ok") askUnanswered();
   was_away = health === null || (was_away && health.status !== "ok");
-  running?.turns?.see(workersNow());
+  running?.turns.forEach((turns) => turns.see(workersNow()));
   health_status = answer?.status ?? 0;
   drawPool();
 }
@@ -476,7 +541,7 @@ function drawPool() {
   if (health === undefined && !is_here) return;
   const hub_words = is_here ? null : poolWords(health, needsKey());
   const { kind, text, short, welcome } = is_here ? placeWords(device.state)
-    : isEither() ? eitherWords(device.state, hub_words, health === null) : hub_words;
+    : usesHubToo() ? bothWords(panel.settings.place, device.state, hub_words, health === null) : hub_words;
   element("pool").className = `pill ${kind}`;
   element("pool-text").textContent = text;
   element("pool-short").textContent = short;
@@ -485,7 +550,7 @@ function drawPool() {
   element("kept-on-disk").hidden = !(hours > 0);
   element("kept-on-disk").textContent = hours > 0 ? say("kept_on_disk", hours) : "";
 
-  const words = is_here ? null : bannerWords(health, health_status, isEither() && device.ready);
+  const words = is_here ? null : bannerWords(health, health_status, usesHubToo() && device.ready);
   const banner = element("banner");
   banner.hidden = words === null;
   if (!words || banner.dataset.words === words.text) return;

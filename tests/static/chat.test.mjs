@@ -9,7 +9,8 @@ import {
   toJson, toMarkdown,
 } from "../../static/js/chat/conversation.js";
 import { ThisDevice } from "../../static/js/chat/device.js";
-import { Places } from "../../static/js/chat/places.js";
+import { Places, hasOtherModel } from "../../static/js/chat/places.js";
+import { betterOf, pairUp, stateOf } from "../../static/js/chat/refine.js";
 import { splitReasoning } from "../../static/js/chat/reasoning.js";
 import {
   formOf, numAnswers, presetsOf, problemOf, samplingOf, settingsOf, withPreset,
@@ -17,7 +18,8 @@ import {
 import { snippets } from "../../static/js/chat/snippets.js";
 import { Turn, Turns, newAnswer } from "../../static/js/chat/turn.js";
 import {
-  bannerWords, deviceWords, eitherWords, endWords, errorWords, factsOf, isFinal, placeWords, poolWords, thoughtWords,
+  bannerWords, bothWords, deviceWords, endWords, errorWords, factsOf, isFinal, offerWords, placeWords, poolWords,
+  thoughtWords,
 } from "../../static/js/chat/words.js";
 
 globalThis.crypto ??= webcrypto;      // Node 18 has no global crypto; browsers have
@@ -378,25 +380,73 @@ test("PillNamesThisDeviceBeforeItIsReady", () => {
 test("PillNamesBothPlacesWhereEitherAnswers", () => {
   const hub = poolWords({ status: "ok", workers: 2 });
   for (const phase of ["off", "looking", "asking", "fetching", "warming", "failed"]) {
-    const { kind, text, short, welcome } = eitherWords({ phase }, hub);
+    const { kind, text, short, welcome } = bothWords("either", { phase }, hub);
     assert.equal(kind, hub.kind, phase);
     const is_coming = ["looking", "fetching", "warming"].includes(phase);
     assert.match(text, is_coming ? /^the hub.*loads$/ : /^the hub.*not ready$/);
     assert.equal(short, "hub", phase);
     assert.match(welcome, /the hub answers, so what you write goes to it/, phase);
   }
-  const away = eitherWords({ phase: "ready" }, poolWords(null), true);
+  const away = bothWords("either", { phase: "ready" }, poolWords(null), true);
   assert.equal(away.kind, "good", "this device answers also without the hub");
   assert.match(away.text, /^this device; the hub is away$/);
   assert.match(bannerWords(null, 0, true).text, /this device answers alone/);
   assert.doesNotMatch(bannerWords(null, 0).text, /this device/);
-  const { kind, text, welcome } = eitherWords({ phase: "ready" }, hub, false);
+  const { kind, text, welcome } = bothWords("either", { phase: "ready" }, hub, false);
   assert.equal(kind, "good");
   assert.equal(text, "this device or the hub");
   assert.match(welcome, /may go to the hub/);
   const asking = { phase: "asking", bytes: 2e9, missing_bytes: 2e9 };
   assert.match(deviceWords(asking), /stays on this device/);
-  assert.doesNotMatch(deviceWords(asking, true), /stays on this device/);
+  assert.doesNotMatch(deviceWords(asking, "either"), /stays on this device/);
+});
+
+test("ADraftIsOfferedTheHubsAnswer", () => {
+  const [draft, better] = pairUp([reply("a", "Quick."), { ...newAnswer("b", 0), rev: 1 }]);
+  assert.equal(betterOf([draft, better], draft), better);
+  assert.equal(betterOf([draft, better], better), undefined);
+  assert.equal(betterOf([draft, reply("c", "Another.")], draft), undefined);
+
+  assert.deepEqual(offerWords(better, true).action, "");
+  assert.match(offerWords(better, true).text, /hub writes a better one/);
+  assert.equal(stateOf(better, false), "left", "its page was closed");
+  assert.equal(offerWords(better, false).action, "retry");
+  better.end = { reason: "failed", words: "The hub cannot be reached." };
+  const failed = offerWords(better, false);
+  assert.deepEqual([failed.kind, failed.action], ["bad", "retry"]);
+  assert.match(failed.text, /no better answer\. The hub cannot be reached\./);
+  Object.assign(better, { content: "Better.", end: { reason: "length", words: "" } });
+  assert.equal(offerWords(better, false).action, "show");
+
+  const conversation = linked({ ...newConversation(0), messages: [question("q", "What?"), draft, better] });
+  Object.assign(draft, { parent: "q" });
+  Object.assign(better, { parent: "q" });
+  assert.deepEqual(messagesFor(conversation, better, "").at(-2), { role: "user", content: "What?" });
+  const longer = ({ id, parent, refines = "", ...rest }) => (
+    { ...rest, id: id.repeat(24), parent: parent.repeat(24), ...(refines ? { refines: refines.repeat(24) } : {}) });
+  const ids = { q: "c", a: "a", b: "b" };
+  conversation.messages.forEach((one) => { one.id = ids[one.id]; });
+  conversation.messages.slice(1).forEach((one) => { one.parent = ids.q; });
+  const [again] = fromJson(toJson([{ ...conversation, messages: conversation.messages.map(longer) }]));
+  assert.ok(betterOf(again.messages, again.messages[1]), "an export keeps what refines what");
+});
+
+test("PillNamesTheOrderWhereTheHubRefines", () => {
+  const hub = poolWords({ status: "ok", workers: 2 });
+  const { text, welcome } = bothWords("refine", { phase: "ready" }, hub, false);
+  assert.equal(text, "this device, then the hub");
+  assert.match(welcome, /goes to the hub, too/);
+  assert.equal(bothWords("refine", { phase: "ready" }, poolWords(null), true).text, "this device; the hub is away");
+  const asking = { phase: "asking", bytes: 2e9, missing_bytes: 2e9 };
+  assert.match(deviceWords(asking, "refine"), /the hub's answer is offered/);
+  assert.deepEqual(factsOf({ facts: { place: "drafted", tokens: 8, workers_seen_max: 2 } }), []);
+});
+
+test("AHandOffNeedsOneModel", () => {
+  const wishFor = (info) => new Places().wish({ key: "", info, health: { status: "ok" }, limit: 0 });
+  assert.equal(hasOtherModel({ model: "large" }), false);
+  assert.equal(wishFor({ model: "large", device_model: "large" }).hub_hands_off, true);
+  assert.equal(wishFor({ model: "large", device_model: "small" }).hub_hands_off, false);
 });
 
 test("PlacesLearnTheHubsSpeedFromItsOwnAnswersOnly", () => {

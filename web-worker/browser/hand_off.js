@@ -78,9 +78,9 @@ export class HandOff {
     this.result = null;
   }
 
-  // Begins a question. `wish`: {words: "nowhere" | "to_hub", key, model, hub_answers, hub_context_tokens,
-  // answer_tokens, hub: {prompt_tokens_per_s, answer_tokens_per_s}, battery_is_low}; `place` and `rows` force a way,
-  // for measurements.
+  // Begins a question. `wish`: {words: "nowhere" | "to_hub", key, model, hub_answers, hub_hands_off,
+  // hub_context_tokens, answer_tokens, hub: {prompt_tokens_per_s, answer_tokens_per_s}, battery_is_low}; `place` and
+  // `rows` force a way, for measurements.
   begin(wish) {
     this.wish = wish;
     this.stop = new AbortController();
@@ -108,7 +108,8 @@ export class HandOff {
     await this.measureRoundTrip();
     const { measured } = this;
     const choice = this.route({
-      words: wish.words, hub_answers: wish.hub_answers ?? true, hub_hands_off: this.hub_hands_off,
+      words: wish.words, hub_answers: wish.hub_answers ?? true,
+      hub_hands_off: this.hub_hands_off && (wish.hub_hands_off ?? true),
       hub_context_tokens: wish.hub_context_tokens ?? 0, answer_tokens: wish.answer_tokens ?? 0,
       battery_is_low: wish.battery_is_low ?? false, here: measured.here,
       hub: {

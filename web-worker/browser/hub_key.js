@@ -34,10 +34,9 @@ async function fits(key, signature, text) {
 }
 
 const isChange = (one) => isHex(one?.from, 64) && isHex(one.to, 64) && isHex(one.signature, 128);
+const isManifest = (one) => isHex(one?.sha256, 64) && isHex(one.signature, 128) && Number.isSafeInteger(one.bytes);
 function isSignature(one) {
-  const manifest = one?.manifest;
-  return isHex(one?.key, 64) && isHex(manifest?.sha256, 64) && isHex(manifest.signature, 128)
-    && Number.isSafeInteger(manifest.bytes)
+  return isHex(one?.key, 64) && isManifest(one.manifest)
     && Array.isArray(one.changes) && one.changes.length <= changes_max && one.changes.every(isChange);
 }
 
@@ -59,7 +58,7 @@ async function isSuccessor(known, key, changes) {
 export async function judgeSignature(signature, known) {
   if (!isSignature(signature)) throw new OtherHub("The hub's signature cannot be read.");
   const { key, changes, manifest } = signature;
-  if (!await fits(key, manifest.signature, `MoEx manifest 1\n${manifest.sha256}\n${manifest.bytes}`)) {
+  if (!await hasSignedManifest({ key }, manifest)) {
     throw new OtherHub("The hub's signature does not fit its key.");
   }
   if (known && !await isSuccessor(known, key, changes)) {
@@ -80,6 +79,12 @@ export async function checkHub(base, known) {
   if (response.ok) return judgeSignature(await response.json().catch(() => ({})), known);
   if (known) throw new OtherHub(`This hub signs nothing; this browser knows its key ${fingerprintOf(known)}.`);
   return { state: "unsigned" };
+}
+
+// Resolves to true if `hub`, a result of checkHub(), has signed the manifest {sha256, bytes, signature}.
+export async function hasSignedManifest({ key }, manifest) {
+  if (!isManifest(manifest)) return false;
+  return fits(key, manifest.signature, `MoEx manifest 1\n${manifest.sha256}\n${manifest.bytes}`);
 }
 
 // Resolves to true if `hub`, a result of checkHub(), has signed the blob of a layer, or if it signs nothing that this

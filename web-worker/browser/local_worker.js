@@ -14,7 +14,7 @@ import { FileStore, StoreError } from "./file_store.js";
 import { gpuProblem } from "./gpu.js";
 import { HandOff } from "./hand_off.js";
 import { Host } from "./host.js";
-import { checkHub } from "./hub_key.js";
+import { checkHub, hasSignedManifest } from "./hub_key.js";
 import { PageFiles, behindHash } from "./page_files.js";
 import { BrowserText } from "./text.js";
 
@@ -81,12 +81,16 @@ Object.assign(host.mx, {
 });
 
 // Returns `body`, the hub's list of files, with the hub's key. Throws unless the known key has signed its manifest; the
-// manifest has the hashes of all other files.
+// manifest has the hashes of all other files. With `serve --device-model` it is not the manifest of the served model,
+// and the list has its signature (`signed`).
 async function signedList(body, hub_key) {
   const hub = await checkHub(new URL("..", import.meta.url), hub_key).catch((error) => {
     throw error.code ? error : new StoreError("unavailable", error.message);
   });
-  if (hub.key && hub.package_sha256 !== body.sha256) {
+  const { signed } = body;
+  const is_signed = signed ? signed.sha256 === body.sha256 && hub.key && await hasSignedManifest(hub, signed)
+    : hub.package_sha256 === body.sha256;
+  if (hub.key && !is_signed) {
     throw new StoreError("other_hub", "the hub lists another model than the one that it signed");
   }
   return { ...body, hub_key: hub.key ?? "" };

@@ -137,6 +137,7 @@ Status HubProgram::open() {
     options.hints_by = hints_by_;
     options.signing_key = signing_key_;
     options.fleet_key = fleet_key_;
+    options.device_package = device_package_;
     if (pages_)
         options.prompts_kept_hours = static_cast<std::uint32_t>(settings_.model.pages.keep /
                                                                 std::chrono::hours(1));
@@ -230,6 +231,7 @@ Status HubProgram::load() {
     MOEX_TRY(open_lossy_modes());
     MOEX_TRY(open_late_calls());
     MOEX_TRY(open_drafts());
+    MOEX_TRY(open_device_model());
     return open_hints();
 }
 
@@ -372,6 +374,7 @@ KeptPagesParts HubProgram::kept_pages_parts() const {
 // If the key cannot be read, the hub does not start: workers that know the key would refuse it.
 Status HubProgram::open_signing_key() {
     MOEX_TRY(check_publisher(*model_.package, state_directory_));
+    if (device_package_) MOEX_TRY(check_publisher(*device_package_, state_directory_));
     MOEX_ASSIGN(key, SigningKey::open(signing_key_file(state_directory_)));
     log_info("hub: signs with its key", kv("fingerprint", fingerprint_of(key.public_key())));
     signing_key_ = std::make_shared<const SigningKey>(std::move(key));

@@ -108,6 +108,7 @@ class HubProgram {
     Status open_late_calls();
     Status open_hints();
     Status open_drafts();
+    Status open_device_model();
     void open_spans();
     nlohmann::json spans_json() const;
     Status open_served_shadow(const std::string& folder);
@@ -133,6 +134,8 @@ class HubProgram {
     std::mutex changed_mutex_;
     std::optional<Error> changed_bytes_;  // set once, when a file of the package got other bytes
     LoadedModel model_;
+    // the package of --device-model; null: browsers load the served one
+    std::shared_ptr<const ModelPackage> device_package_;
     std::unique_ptr<SpanLayers> span_layers_;  // null: workers compute no whole layers
     std::unique_ptr<GpuSteps> gpu_;            // null: the cores of this machine compute the steps
     std::atomic<bool> gpu_is_lost_{false};     // true: the GPU is lost for good

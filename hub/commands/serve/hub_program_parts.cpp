@@ -28,6 +28,26 @@ Status HubProgram::open_drafts() {
     return Error{opened.error().code, text("--draft: ", opened.error().message)};
 }
 
+// Opens the model that browsers load to answer on their own device. This machine computes nothing
+// with it.
+Status HubProgram::open_device_model() {
+    const std::string& folder = settings_.model.device_model_folder;
+    if (folder.empty()) return {};
+    if (!settings_.model.gives_model)
+        return Error{ErrorCode::invalid_argument,
+                     "--device-model DIR gives browsers a model, and --give-model off gives none: "
+                     "leave one of them out"};
+    auto package = ModelPackage::open(folder);
+    const Status whole = package.ok() ? (*package)->require_all_blobs() : package.error();
+    if (!whole.ok())
+        return Error{whole.error().code, text("--device-model: ", whole.error().message)};
+    (*package)->on_changed_bytes([this](const Error& error) { on_changed_bytes(error); });
+    log_info("hub: browsers load another model", kv("model", (*package)->name()),
+             kv("served", model_.package->name()));
+    device_package_ = *std::move(package);
+    return {};
+}
+
 // Opens the predictor that sends prefetch hints. A model with one MoE layer gets no predictor,
 // because there is no later layer to predict.
 Status HubProgram::open_hints() {

@@ -89,6 +89,7 @@ ModelSettings model_of(const SettingReader& read) {
     model.has_noise_prompts = read.on("noise-prompts");
     model.answers_any_model_name = read.on("any-model-name");
     model.gives_model = read.on("give-model");
+    model.device_model_folder = read.text("device-model");
     return model;
 }
 

@@ -83,7 +83,8 @@ struct ModelSettings {
     PageSettings pages;
     bool has_noise_prompts = false;
     bool answers_any_model_name = false;
-    bool gives_model = true;  // browsers may download the whole package
+    bool gives_model = true;          // browsers may download the whole package
+    std::string device_model_folder;  // the package for browsers; empty: the one that is served
 };
 
 enum class ServeBackend { swarm, local };

@@ -370,9 +370,10 @@ void Routes::serve_blob(HttpRequest request, Responder responder) const {
     if (is_hash && hub_.package->has_blob(*hash)) {
         auto answer = [this, hash = *hash, request = std::move(request),
                        responder = std::move(responder)] {
-            answer_range(request, hub_.package->blob(hash), Keeps::anybody, *responder);
+            answer_range(request, hub_.package, hub_.package->blob(hash), Keeps::anybody,
+                         *responder);
         };
-        return answer_checked(*hash, std::move(answer));
+        return answer_checked(*hub_.package, *hash, std::move(answer));
     }
 
     const auto layer = is_hash && hub_.layers.find ? hub_.layers.find(*hash) : nullptr;
@@ -385,8 +386,9 @@ void Routes::serve_blob(HttpRequest request, Responder responder) const {
 }
 
 // Calls `answer` on a thread that may compute the blob's SHA-256: this one has other connections.
-void Routes::answer_checked(const Sha256& hash, std::function<void()> answer) const {
-    if (!hub_.package->must_hash(hash)) return answer();
+void Routes::answer_checked(const ModelPackage& package, const Sha256& hash,
+                            std::function<void()> answer) const {
+    if (!package.must_hash(hash)) return answer();
     asio::post(hub_.hash_threads, [answer = std::move(answer)] {
         name_thread("hash");
         answer();
@@ -409,15 +411,18 @@ void Routes::serve_manifest(HttpRequest request, Responder responder) const {
     responder->respond_bytes(std::move(head), manifest, hub_.package);
 }
 
+Result<SignedManifest> Routes::sign_manifest_of(const ModelPackage& package) const {
+    const Sha256 manifest = parse_sha256(package.manifest_sha256()).value();
+    return hub_.options.signing_key->sign_manifest(manifest, package.file(manifest).value().size());
+}
+
 // Signs at each request, because the pages of --static may change. A signature takes 50 us.
 void Routes::serve_signature(HttpRequest, Responder responder) const {
     const std::shared_ptr<const SigningKey>& key = hub_.options.signing_key;
     if (!key) return responder->refuse({404, "this hub signs nothing", "not_signed", ""});
 
-    const Sha256 manifest = parse_sha256(hub_.package->manifest_sha256()).value();
     const std::string lines = hub_.assets.lines();
-    const auto signed_manifest = key->sign_manifest(manifest,
-                                                    hub_.package->file(manifest).value().size());
+    const auto signed_manifest = sign_manifest_of(*hub_.package);
     const auto pages = key->sign(pages_text(lines));
     if (!signed_manifest.ok() || !pages.ok())
         return responder->refuse({500, "the hub cannot sign", "internal", ""});
@@ -430,8 +435,9 @@ void Routes::serve_signature(HttpRequest, Responder responder) const {
     responder->respond(std::move(response));
 }
 
-// `bytes` are borrowed from the package. The request's path names these bytes by their hash.
-void Routes::answer_range(const HttpRequest& request, const Result<ByteView>& bytes, Keeps keeps,
+// `bytes` are borrowed from `package`. The request's path names these bytes by their hash.
+void Routes::answer_range(const HttpRequest& request, const SharedPackage& package,
+                          const Result<ByteView>& bytes, Keeps keeps,
                           WireResponder& responder) const {
     const std::string& name = request.rest;
     if (!bytes) {
@@ -445,16 +451,21 @@ void Routes::answer_range(const HttpRequest& request, const Result<ByteView>& by
     if (answer.head.status == 416 || answer.head.status == 304)
         return responder.respond(std::move(answer.head));
     responder.respond_bytes(std::move(answer.head), bytes->subspan(answer.offset, answer.size),
-                            hub_.package);
+                            package);
 }
 
 Checked<void> Routes::check_gives_model() const {
     if (!hub_.options.give_model)
         return Refusal{404, "this hub does not give its model away (--give-model off)",
                        "model_not_given", ""};
-    if (!hub_.package->holds_all_blobs())
+    if (!given_package()->holds_all_blobs())
         return Refusal{404, "the hub itself lacks experts of its model", "package_incomplete", ""};
     return {};
+}
+
+// Returns the package that browsers load to compute answers themselves.
+const Routes::SharedPackage& Routes::given_package() const {
+    return hub_.options.device_package ? hub_.options.device_package : hub_.package;
 }
 
 void Routes::list_package(HttpRequest, Responder responder) const {
@@ -463,15 +474,22 @@ void Routes::list_package(HttpRequest, Responder responder) const {
 
     nlohmann::json files = nlohmann::json::array();
     std::uint64_t all_bytes = 0;
-    for (const ModelPackage::File& file : hub_.package->files()) {
+    const ModelPackage& package = *given_package();
+    for (const ModelPackage::File& file : package.files()) {
         files.push_back(
             {{"name", file.name}, {"sha256", to_hex(file.sha256)}, {"bytes", file.size_bytes}});
         all_bytes += file.size_bytes;
     }
-    responder->respond(json_answer({{"name", hub_.package->name()},
-                                    {"sha256", hub_.package->manifest_sha256()},
-                                    {"bytes", all_bytes},
-                                    {"files", std::move(files)}}));
+    nlohmann::json list = {{"name", package.name()},
+                           {"sha256", package.manifest_sha256()},
+                           {"bytes", all_bytes},
+                           {"files", std::move(files)}};
+    if (hub_.options.signing_key) {
+        const auto manifest = sign_manifest_of(package);
+        if (!manifest.ok()) return responder->refuse({500, "the hub cannot sign", "internal", ""});
+        list["signed"] = nlohmann::json::parse(signed_manifest_to_json(*manifest))["manifest"];
+    }
+    responder->respond(json_answer(list));
 }
 
 void Routes::serve_package_file(HttpRequest request, Responder responder) const {
@@ -482,13 +500,16 @@ void Routes::serve_package_file(HttpRequest request, Responder responder) const 
     const Result<Sha256> hash = parse_sha256(name);
     if (!hash || to_hex(*hash) != name)
         return responder->refuse({404, "no such file", "not_found", ""});
-    answer_checked(*hash, [this, hash = *hash, request = std::move(request),
-                           responder = std::move(responder)] {
-        const Result<ByteView> bytes = hub_.package->file(hash);
-        if (!bytes && bytes.error().code == ErrorCode::not_found)
-            return responder->refuse({404, "no such file", "not_found", ""});
-        answer_range(request, bytes, Keeps::reader, *responder);
-    });
+    const ModelPackage& package = *given_package();
+    answer_checked(
+        package, *hash,
+        [this, hash = *hash, request = std::move(request), responder = std::move(responder)] {
+            const SharedPackage& given = given_package();
+            const Result<ByteView> bytes = given->file(hash);
+            if (!bytes && bytes.error().code == ErrorCode::not_found)
+                return responder->refuse({404, "no such file", "not_found", ""});
+            answer_range(request, given, bytes, Keeps::reader, *responder);
+        });
 }
 
 void Routes::serve_health(HttpRequest, Responder responder) const {
@@ -534,6 +555,7 @@ void Routes::serve_info(HttpRequest, Responder responder) const {
         {"context_tokens", hub_.package->config().context_tokens},
         {"api_key_required", hub_.keys_required},
         {"gives_model", check_gives_model().ok()},
+        {"device_model", given_package()->name()},
         {"reasoning_effort", api && api->has_reasoning_effort()},
         {"join_path",
          "/join.html"}}.dump();

@@ -118,9 +118,13 @@ class Routes {
     Checked<void> slow_down(const HttpRequest& request, Refusal refusal) const;
     // `anybody`: a shared cache may store the answer. `reader`: only the client's cache may.
     enum class Keeps { anybody, reader };
-    void answer_range(const HttpRequest& request, const Result<ByteView>& bytes, Keeps keeps,
-                      WireResponder& responder) const;
-    void answer_checked(const Sha256& hash, std::function<void()> answer) const;
+    using SharedPackage = std::shared_ptr<const ModelPackage>;
+    void answer_range(const HttpRequest& request, const SharedPackage& package,
+                      const Result<ByteView>& bytes, Keeps keeps, WireResponder& responder) const;
+    void answer_checked(const ModelPackage& package, const Sha256& hash,
+                        std::function<void()> answer) const;
+    const SharedPackage& given_package() const;
+    Result<SignedManifest> sign_manifest_of(const ModelPackage& package) const;
     bool may_see_join_link(const HttpRequest& request) const;
     template <class Answer>
     void answer_from_disk(Responder responder, Answer answer) const;

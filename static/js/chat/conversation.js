@@ -3,6 +3,7 @@
 //   conversation  {id, title, renamed_at, created_at, updated_at, model, messages, chosen}
 //   message       {id, role, content, at, rev, parent}
 //   the assistant's also {reasoning, reasoning_ms, end: {reason, words}, facts, calls, is_form}
+//   refines       the draft that a better answer is offered for (refine.js)
 //   calls         of tools: [{id, name, arguments: as text, result: as text, null until the user enters a result}]
 //   is_form       the answer was asked to follow a schema
 // Messages are a tree: `parent` is the id of the previous message, "" for a first question. Among the children of a
@@ -226,7 +227,7 @@ function messageFrom(kept, now_ms) {
   return {
     ...message, reasoning: textOf(kept.reasoning), reasoning_ms: numberOf(kept.reasoning_ms, 0), thinking: false, end,
     facts: Object.fromEntries(Object.entries(kept.facts ?? {}).filter(([, value]) => typeof value !== "object")),
-    calls, is_form: kept.is_form === true,
+    calls, is_form: kept.is_form === true, ...(textOf(kept.refines) ? { refines: idOf(kept.refines) } : {}),
   };
 }
 

@@ -15,14 +15,14 @@ export class DevicePanel {
     element("remember-no").addEventListener("click", () => actions.remember(false));
   }
 
-  // Shows `state`, which is the state of a ThisDevice (chat/device.js). `is_either`: the hub may answer, too.
-  draw(state, is_either) {
+  // Shows `state`, which is the state of a ThisDevice (chat/device.js). `place`: the chosen place.
+  draw(state, place) {
     const { phase, done_bytes = 0, all_bytes = 0 } = state;
     const is_loading = phase === "fetching" || phase === "warming";
     element("device-box").hidden = phase === "off";
     element("device-kept").hidden = true;
     element("device-form-hint").hidden = phase === "off";
-    element("device-words").textContent = deviceWords(state, is_either);
+    element("device-words").textContent = deviceWords(state, place);
     element("device-words").className = phase === "failed" ? "problem" : "muted small";
     const progress = element("device-progress");
     progress.hidden = !is_loading;

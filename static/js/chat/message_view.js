@@ -4,7 +4,7 @@ import { copyText, button, make } from "../dom.js";
 import { say } from "../words/chat.js";
 import { MarkdownView, copyCodeOf, renderMarkdown } from "./markdown.js";
 import { CallCards, JsonCard } from "./cards.js";
-import { endWords, factsOf, thoughtWords } from "./words.js";
+import { endWords, factsOf, offerWords, thoughtWords } from "./words.js";
 
 // Shows one message with its buttons.
 export class MessageView {
@@ -60,6 +60,25 @@ export class MessageView {
     if (!this.pager) return;
     if (this.message.role === "user") this.foot.prepend(this.pager);
     else this.root.append(this.pager);
+  }
+
+  // Offers the answer `better` in the place of this one; nothing if it is undefined. `is_running`: it is growing.
+  offer(better, is_running) {
+    const words = better ? offerWords(better, is_running) : null;
+    const key = words ? `${better.id} ${words.text}` : "";
+    if ((this.offered?.dataset.key ?? "") === key) return;
+    this.offered?.remove();
+    this.offered = words ? this.makeOffer(better, words) : null;
+    if (!words) return;
+    this.offered.dataset.key = key;
+    this.foot.before(this.offered);
+  }
+  makeOffer(better, { text, kind, action }) {
+    const row = make("div", `ended offer ${kind}`, "", { role: "status" });
+    row.append(make("span", "", text));
+    if (action === "show") row.append(button("small", say("refine_show"), () => this.actions.choose(better)));
+    if (action === "retry") row.append(this.makeTool(say("retry"), "", () => this.actions.retry(better)));
+    return row;
   }
 
   makePager(words) {
@@ -196,8 +215,9 @@ export class MessageView {
     const facts = make("div", "facts");
     const { place } = message.facts ?? {};
     if (place) {
-      const title = say(`place_${place}_title`);
-      facts.append(make("span", `place ${place}`, say(`place_${place}`), { title }));
+      const { model } = message.facts;
+      const title = say(`place_${place}_title`, model);
+      facts.append(make("span", `place ${place}`, say(`place_${place}`, model), { title }));
     }
     for (const fact of factsOf(message)) facts.append(make("span", "", fact));
     if (message.content && !message.is_form) {

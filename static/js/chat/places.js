@@ -5,6 +5,9 @@ const answer_tokens_usual = 200;      // before this page has seen an answer
 const measured_tokens_min = 16;       // a rate over fewer tokens says little
 const low_battery = 0.2;
 
+// True if this device loads another model than the one that the hub answers with. `info`: the reply of /api/info.
+export const hasOtherModel = ({ model, device_model = model }) => device_model !== model;
+
 // Learns from answers, and makes the wish for the next question.
 export class Places {
   constructor() {
@@ -31,6 +34,7 @@ export class Places {
     const answer_tokens = this.answer_tokens || answer_tokens_usual;
     return {
       words: "to_hub", key, model: info.model, hub: this.hub, hub_answers: health?.status === "ok",
+      hub_hands_off: !hasOtherModel(info),      // keys and values are of one model
       hub_context_tokens: info.context_tokens ?? 0,
       answer_tokens: limit > 0 ? Math.min(limit, answer_tokens) : answer_tokens,
       battery_is_low: this.battery !== null && !this.battery.charging && this.battery.level < low_battery,

@@ -3,12 +3,12 @@
 import { say } from "../words/chat.js";
 
 export const defaults = {
-  place: "hub",      // place where answers are computed: "hub", "device", or "either" of them
+  place: "hub",      // place where answers are computed: "hub", "device", "either" of them, or "refine"
   system: "", temperature: 0.8, top_p: 0.95, max_tokens: "", seed: "", top_k: "", min_p: "", presence_penalty: "",
   frequency_penalty: "", repetition_penalty: "", stop_words: "", schema: "", tools: "", tool_choice: "auto",
   logit_bias: "", grammar: "", reasoning_effort: "", n: "",
 };
-export const places = ["hub", "device", "either"];
+export const places = ["hub", "device", "either", "refine"];
 export const efforts = ["", "none", "low", "medium", "high"];
 
 const within = (value, low, high, otherwise) => (

@@ -2,6 +2,7 @@
 import { root } from "../api.js";
 import { copyText, element, make } from "../dom.js";
 import { hasWebGpu } from "./device.js";
+import { hasOtherModel } from "./places.js";
 import { defaults, presets, presetsOf, problemOf, settingsOf, withPreset } from "./settings.js";
 import { snippets } from "./snippets.js";
 import { read, recall, remember } from "../storage.js";
@@ -78,6 +79,7 @@ export class SettingsPanel {
     element("key-field").hidden = !info.api_key_required;
     // A place that cannot compute is hidden, unless the user chose it before.
     element("place-field").hidden = !(info.gives_model && hasWebGpu()) && this.settings.place === "hub";
+    element("place-refine").hidden = !hasOtherModel(info) && this.settings.place !== "refine";
     element("effort-field").hidden = !info.reasoning_effort;
     // Reset the reasoning effort: a model without effort levels would refuse a value that was chosen for another model.
     if (!info.reasoning_effort) this.settings.reasoning_effort = defaults.reasoning_effort;

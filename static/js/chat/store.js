@@ -52,16 +52,15 @@ export class Store {
     this.onChange("list");
   }
 
-  // Adds a question and `num` empty answers after `parent`: "" for the beginning, by default after the last shown
-  // message.
-  ask(text, model, num, parent = pathOf(this.current).at(-1)?.id ?? "") {
+  // Adds a question after `parent`: "" for the beginning, by default after the last shown message. Returns it.
+  ask(text, model, parent = pathOf(this.current).at(-1)?.id ?? "") {
     const { current } = this;
     const question = { id: newId(), role: "user", content: text, at: Date.now(), rev: 1, parent };
     if (current.messages.length === 0) current.title = titleFrom(text);
     current.model = model;
     current.messages.push(question);
     current.chosen[parent] = question.id;
-    return this.answersTo(question, num);
+    return question;
   }
 
   // Adds `num` empty answers to `question` and shows the first; earlier answers to the question stay.

@@ -2,6 +2,7 @@
 // of thoughts stay as they are.
 import { pathOf, siblingsOf } from "./conversation.js";
 import { MessageView } from "./message_view.js";
+import { betterOf } from "./refine.js";
 
 const near_end_px = 80;
 
@@ -30,11 +31,20 @@ export class Thread {
       view.standAmong(siblingsOf(conversation, message));
       return view.root;
     });
+    this.offer(running);
     const wanted = new Set(path.map((message) => message.id));
     for (const id of this.views.keys()) if (!wanted.has(id)) this.views.delete(id);
     if (is_other) this.list.replaceChildren(...nodes);
     else this.arrange(nodes);
     if (follow) this.toEnd();
+  }
+
+  // Offers the better answer of each shown draft. `running`: the messages that are still growing.
+  offer(running) {
+    for (const { view } of this.views.values()) {
+      const better = betterOf(this.conversation.messages, view.message);
+      view.offer(better, running.includes(better));
+    }
   }
 
   // Creates the views of all messages again, after a change of the language.

@@ -2,6 +2,7 @@
 // is pure: it uses neither the page nor the hub.
 import { bytes, ms, tenths, whole } from "../format.js";
 import { say } from "../words/chat.js";
+import { stateOf } from "./refine.js";
 
 // ---- the pool of contributors; `health` is the reply of /health, or null when the hub does not answer
 
@@ -62,16 +63,16 @@ export function placeWords({ phase }) {
   return words("warn", coming_phases.includes(phase) ? "_coming" : "_missing");
 }
 
-// Returns the same as poolWords() where each answer is computed by this device or by the hub: before the device is
-// ready, the hub answers. `hub`: the words of poolWords(); `is_away`: the hub does not answer.
-export function eitherWords({ phase }, hub, is_away) {
+// Returns the same as poolWords() where the hub answers, too: before the device is ready, the hub answers alone.
+// `place`: "either" or "refine"; `hub`: the words of poolWords(); `is_away`: the hub does not answer.
+export function bothWords(place, { phase }, hub, is_away) {
   if (phase === "ready" && is_away) {
     const short = say("device_pill_short");
     return { kind: "good", text: say("either_pill_away"), short, welcome: say("either_away") };
   }
   if (phase === "ready") {
-    const welcome = `${say("either_welcome")} ${hub.welcome}`;
-    return { kind: "good", text: say("either_pill"), short: say("either_pill_short"), welcome };
+    const welcome = `${say(`${place}_welcome`)} ${hub.welcome}`;
+    return { kind: "good", text: say(`${place}_pill`), short: say(`${place}_pill_short`), welcome };
   }
   const name = coming_phases.includes(phase) ? "coming" : "missing";
   const welcome = `${say("either_welcome_coming")} ${hub.welcome}`;
@@ -80,11 +81,11 @@ export function eitherWords({ phase }, hub, is_away) {
 
 // ---- texts about "this device"; its state {phase, ...} is defined in chat/device.js
 
-// `is_either`: the hub may answer, too.
-export function deviceWords({ phase, code, message, ...state }, is_either = false) {
+// `place`: the chosen place of computation.
+export function deviceWords({ phase, code, message, ...state }, place = "device") {
   switch (phase) {
     case "looking": return say("device_looking");
-    case "asking": return `${say(is_either ? "either_asking" : "device_asking", bytes(state.bytes))}${
+    case "asking": return `${say(`${place === "hub" ? "device" : place}_asking`, bytes(state.bytes))}${
       memoryWords(state.bytes)}`;
     case "fetching": return say("device_fetching", bytes(state.done_bytes), bytes(state.all_bytes));
     case "warming": return say("device_warming");
@@ -135,7 +136,7 @@ export function factsOf(message) {
 
   if (facts.tokens_per_step > 1) out.push(say("a_step", tenths.format(facts.tokens_per_step)));
 
-  if (facts.place === "device" || facts.place === "handed") return out;
+  if (["device", "handed", "drafted"].includes(facts.place)) return out;
   if (facts.is_told) {
     out.push(say("answered_by", facts.workers ?? 0));
     if (facts.workers > 0 && facts.calls_local > 0) out.push(say("with_help"));
@@ -192,6 +193,15 @@ export function endWords(message) {
     default:
       return is_empty ? { text: say("nothing_said"), kind: "", action: "retry" } : null;
   }
+}
+
+// Says how far the answer `better` is that is offered in the place of a draft: {text, kind, action}; the action is
+// "show", "retry" or "".
+export function offerWords(better, is_running) {
+  const state = stateOf(better, is_running);
+  const why = state === "failed" ? ` ${better.end.words}` : "";
+  const action = { coming: "", ready: "show", failed: better.end?.is_final ? "" : "retry", left: "retry" }[state];
+  return { text: `${say(`refine_${state}`)}${why}`, kind: state === "failed" ? "bad" : "", action };
 }
 
 export function thoughtWords(message) {

@@ -154,6 +154,7 @@ export const table = {
     place_by_hub: "by the hub",
     place_by_device: "on this device only",
     place_by_either: "where it is faster",
+    place_by_refine: "here at once, then by the hub",
     place_hub: "hub",
     place_hub_title: "This answer came from the hub and its contributors",
     place_device: "this device",
@@ -162,6 +163,22 @@ export const table = {
     place_handed_title: "The hub read the question, and this browser wrote the answer",
     place_both: "hub, then this device",
     place_both_title: "Parts of this answer were computed in either place",
+    place_drafted: (model) => `this device, ${model}`,
+    place_drafted_title: (model) => `This answer was computed in this browser, by the small model ${model}; the hub `
+      + "was asked, too",
+    place_refined: (model) => `hub, ${model}`,
+    place_refined_title: (model) => `This answer came from the hub and its contributors, by the model ${model}`,
+    refine_pill: "this device, then the hub",
+    refine_pill_short: "both",
+    refine_welcome: "A small model on this device answers at once, and the hub's answer is offered in its place. What "
+      + "you write goes to the hub, too.",
+    refine_asking: (size) => `A small model takes ${size}. It is downloaded from the hub once and kept in this `
+      + "browser. Then it answers each question at once, and the hub's answer is offered in its place.",
+    refine_coming: "This is a first answer. The hub writes a better one.",
+    refine_ready: "The hub has a better answer.",
+    refine_failed: "The hub gave no better answer.",
+    refine_left: "The hub's answer was not completed.",
+    refine_show: "Show it",
     device_progress: "Progress of loading the model",
     device_looking: "Checking what has to be loaded.",
     device_asking: (size) => `The model takes ${size}. It is downloaded from the hub once and kept in this browser. `
@@ -474,6 +491,7 @@ export const table = {
     place_by_hub: "vom Hub",
     place_by_device: "nur auf diesem Gerät",
     place_by_either: "wo es schneller geht",
+    place_by_refine: "sofort hier, dann vom Hub",
     place_hub: "Hub",
     place_hub_title: "Diese Antwort kam vom Hub und seinen Helfern",
     place_device: "dieses Gerät",
@@ -482,6 +500,22 @@ export const table = {
     place_handed_title: "Der Hub hat die Frage gelesen, dieser Browser hat die Antwort geschrieben",
     place_both: "Hub, dann dieses Gerät",
     place_both_title: "Teile dieser Antwort wurden an beiden Orten berechnet",
+    place_drafted: (model) => `dieses Gerät, ${model}`,
+    place_drafted_title: (model) => `Diese Antwort wurde in diesem Browser berechnet, vom kleinen Modell ${model}; der `
+      + "Hub wurde auch gefragt",
+    place_refined: (model) => `Hub, ${model}`,
+    place_refined_title: (model) => `Diese Antwort kam vom Hub und seinen Helfern, vom Modell ${model}`,
+    refine_pill: "dieses Gerät, dann der Hub",
+    refine_pill_short: "beide",
+    refine_welcome: "Ein kleines Modell auf diesem Gerät antwortet sofort, und die Antwort des Hubs wird an deren "
+      + "Stelle angeboten. Was du schreibst, geht auch zum Hub.",
+    refine_asking: (size) => `Ein kleines Modell hat ${size}. Es wird einmal vom Hub geladen und in diesem Browser `
+      + "behalten. Dann beantwortet es jede Frage sofort, und die Antwort des Hubs wird an deren Stelle angeboten.",
+    refine_coming: "Das ist eine erste Antwort. Der Hub schreibt eine bessere.",
+    refine_ready: "Der Hub hat eine bessere Antwort.",
+    refine_failed: "Der Hub gab keine bessere Antwort.",
+    refine_left: "Die Antwort des Hubs wurde nicht fertig.",
+    refine_show: "Zeigen",
     device_progress: "Das Modell auf seinem Weg",
     device_looking: "Schaut, was zu laden ist.",
     device_asking: (size) => `Das Modell hat ${size}. Es wird einmal vom Hub geladen und in diesem Browser behalten. `

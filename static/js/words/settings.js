@@ -62,6 +62,7 @@ const translations = {
     "gpu-awake": "die GPU rechnet weiter, während sie auf Helfer wartet, damit ihr Takt oben bleibt; auf einer H200 "
       + "dauert eine Schicht so ein Drittel; auto: solange kein anderes Programm Speicher der GPU hält, und nicht im "
       + "Akkubetrieb",
+    "device-model": "ein kleineres Modell für Browser, die auf dem eigenen Gerät antworten; sonst das Modell des Hubs",
     "give-model": "Browser dürfen das ganze Modell laden und auf dem eigenen Gerät antworten; ein Browser braucht das "
       + "Recht, die API zu nutzen",
     "any-model-name": "beantwortet Anfragen nach jedem Modellnamen mit dem Modell dieses Hubs",

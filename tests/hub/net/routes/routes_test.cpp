@@ -14,8 +14,10 @@
 #include "hub/base/sha256.h"
 #include "hub/base/signing_key.h"
 #include "hub/net/routes/routes.h"
+#include "tests/hub/engine/engine_fixture.h"
 #include "tests/hub/net/hub_fixture.h"
 #include "tests/hub/net/raw_client.h"
+#include "tests/support/must.h"
 #include "tests/support/repository.h"
 
 namespace moex::net {
@@ -447,6 +449,48 @@ TEST(RoutesTest, PackageIsGivenWithItsDraftHead) {
             EXPECT_EQ(names.erase(name), 1u) << name;
     }
     EXPECT_TRUE(names.empty());
+}
+
+// With --device-model, browsers load another package than the one that is served. The hub signs it.
+TEST(RoutesTest, BrowsersMayLoadAnotherPackage) {
+    // The demo's package under another name: the manifest is another one.
+    const test::TemporaryFolder folder("device-model");
+    const std::filesystem::path demo = repository() / "static/models/demo";
+    std::filesystem::copy(demo, folder.path(), std::filesystem::copy_options::recursive);
+    std::ifstream in(demo / "manifest.json");
+    nlohmann::ordered_json manifest = nlohmann::ordered_json::parse(in);
+    manifest["name"] = "small";
+    std::ofstream(folder.path() / "manifest.json", std::ios::trunc) << manifest.dump(1);
+
+    TestHubOptions options;
+    options.server.device_package = test::must(ModelPackage::open(folder.path()));
+    const ModelPackage& small = *options.server.device_package;
+    TestHub hub(options);
+    const nlohmann::json list = nlohmann::json::parse(
+        fetch(hub.port(), "GET", "/api/package").body);
+    EXPECT_EQ(list["name"], "small");
+    EXPECT_EQ(list["sha256"], small.manifest_sha256());
+    EXPECT_EQ(list["signed"]["sha256"], small.manifest_sha256());
+
+    nlohmann::json signature = nlohmann::json::parse(
+        fetch(hub.port(), "GET", "/api/signature").body);
+    EXPECT_EQ(signature["manifest"]["sha256"], hub.package().manifest_sha256());
+    signature["manifest"] = list["signed"];
+    const auto of_small = parse_signed_manifest(signature.dump(), "list");
+    ASSERT_TRUE(of_small.ok()) << of_small.error().message;
+    EXPECT_TRUE(check_signature(*of_small, signature_fits).ok());
+
+    for (const nlohmann::json& file : list["files"]) {
+        const std::string hash = file["sha256"];
+        const RawResponse whole = fetch(hub.port(), "GET", "/api/package/" + hash);
+        ASSERT_EQ(whole.status, 200u) << file["name"];
+        EXPECT_EQ(to_hex(sha256(as_byte_view(whole.body))), hash);
+    }
+    const std::string served = "/api/package/" + hub.package().manifest_sha256();
+    EXPECT_EQ(fetch(hub.port(), "GET", served).status, 404u);
+    const nlohmann::json info = nlohmann::json::parse(fetch(hub.port(), "GET", "/api/info").body);
+    EXPECT_EQ(info["model"], hub.package().name());
+    EXPECT_EQ(info["device_model"], "small");
 }
 
 TEST(RoutesTest, SignatureCoversManifestAndPages) {
