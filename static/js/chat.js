@@ -441,7 +441,9 @@ function drawComposer() {
 
 function hintWords() {
   if (running && running.conversation !== store.current) return say("answering_in", running.conversation.title);
-  return say(running && isHere() && device.is_coming ? "waits_for_device" : "hint");
+  if (!running || !isHere() || !device.is_coming) return say("hint");
+  const { layers, num_layers } = device.early ?? {};
+  return layers ? say("reads_early", layers, num_layers) : say("waits_for_device");
 }
 
 prompt.addEventListener("input", resize);

@@ -366,6 +366,32 @@ test("QuestionAskedWhileTheModelLoadsWaits", async () => {
   await assert.rejects(late, { code: "device_no_gpu" });
 });
 
+test("QuestionIsSentAsSoonAsTheModelIsOpen", async () => {
+  Object.assign(globalThis, { isSecureContext: true, Worker: ScriptedWorker });
+  Object.defineProperty(globalThis, "navigator", { value: { gpu: {} }, configurable: true });
+  const device = new ThisDevice({ apiKey: () => "", remembers: () => false, onChange: () => {} });
+  device.begin();
+  const worker = ScriptedWorker.last;
+  worker.report({ looked: { name: "m", bytes: 9, missing_bytes: 0 } });
+  const answer = device.answer({ messages: [] }, { signal: new AbortController().signal, onChunk: () => {} });
+  worker.report({ opened: { num_layers: 4 } });
+  while (!worker.posted.some(({ type }) => type === "ask")) await new Promise((resolve) => setImmediate(resolve));
+  worker.report({ early: { layers: 3, num_layers: 4, tokens: 9 } });
+  assert.equal(device.early.layers, 3);
+  worker.report({ fetched: { done_bytes: 8, all_bytes: 9 } });
+  assert.equal(device.early.layers, 3, "progress of the download hides nothing");
+  assert.equal(device.ready, false);
+  worker.report({ ready: { context_tokens: 512 } });
+  assert.equal(device.early, null);
+  worker.report({ ended: { finish_reason: "stop", prompt_tokens: 9, completion_tokens: 1, cached_tokens: 0 } });
+  assert.equal(await answer, true);
+
+  // A device that begins anew is not open.
+  device.end();
+  device.begin();
+  assert.equal(device.is_open, false);
+});
+
 test("PillNamesThisDeviceBeforeItIsReady", () => {
   for (const [phase, kind, words] of [["off", "warn", /not ready/], ["looking", "warn", /loading/],
     ["asking", "warn", /not ready/], ["fetching", "warn", /loading/], ["warming", "warn", /loading/],

@@ -8,6 +8,7 @@ import { roundWords } from "../../static/js/join/words.js";
 import { onDemandWords, tierWords } from "../../static/js/status/on_demand.js";
 import { layersWords, spanWords } from "../../static/js/status/spans.js";
 import { splitWords } from "../../static/js/status/split.js";
+import { Arrivals } from "../../web-worker/browser/arrivals.js";
 import { HandOff, Records } from "../../web-worker/browser/hand_off.js";
 import { KeepAlivePace, periods_us } from "../../web-worker/browser/keep_alive_pace.js";
 
@@ -143,4 +144,22 @@ test("PagesThatComeMoreSlowlyThanThisDeviceReadsAreGivenUp", () => {
   assert.equal(hand_off.measured.bytes_per_s, 1e7);
   hand_off.downloaded(1e6, 1000);
   assert.equal(hand_off.measured.bytes_per_s, 1e7, "a download is the first measurement only");
+});
+
+test("LayersWaitForTheirFilesOnly", async () => {
+  const arrivals = new Arrivals();
+  const order = [];
+  const files = (...names) => names.map((sha256) => ({ sha256 }));
+  const first = arrivals.all(files("a", "b")).then(() => order.push("first"));
+  const second = arrivals.all(files("c")).then(() => order.push("second"));
+  arrivals.add("c");
+  await second;
+  arrivals.add("a");
+  arrivals.add("b");
+  await first;
+  assert.deepEqual(order, ["second", "first"]);
+  const never = arrivals.all(files("d"));
+  arrivals.fail(new Error("the line broke"));
+  await assert.rejects(never, /the line broke/);
+  await arrivals.all(files("a"));      // what is here stays usable
 });

@@ -45,13 +45,15 @@ export class FileStore {
     return { files: wanted, bytes: wanted.reduce((sum, file) => sum + left(file), 0) };
   }
 
-  // Downloads the missing files from below `url`. `progress(bytes)` is called with the bytes that have arrived; the
-  // count is negative for bytes that had to be discarded. A lock lets one tab download at a time; the next tab finds
-  // the files that are downloaded already.
+  // Downloads the missing files from below `url`, in the order of `files`. `progress(bytes)` is called with the bytes
+  // that have arrived; the count is negative for bytes that had to be discarded. `has(hash)` is called when a file is
+  // here, perhaps more than once. A lock lets one tab download at a time; the next tab finds the files that are
+  // downloaded already.
   fetchAll(files, how) {
     return withLock(lock_name, { signal: how.signal }, async () => {
       for (;;) {
         const missing = await this.missing(files);
+        for (const file of files) if (!missing.files.includes(file)) how.has(file.sha256);
         const full = await this.fetchMissing(missing.files, files, how).then(() => null, (error) => {
           if (error.code !== "no_space" && error.name !== "QuotaExceededError") throw error;
           return error;
@@ -74,6 +76,7 @@ export class FileStore {
     const fetchNext = async () => {
       for (let file = waiting.shift(); file; file = waiting.shift()) {
         await this.fetchOne(file, { ...how, signal: stop.signal });
+        how.has(file.sha256);
       }
     };
     let failed = null;
@@ -221,6 +224,10 @@ export class FileStore {
       if (error.name !== "NoModificationAllowedError") throw error;
       await this.openUnder("exclusive", files);
     }
+  }
+  // Opens further files beside those that openAll() has opened.
+  async openMore(files) {
+    for (const file of files) if (!this.handles.has(file.sha256)) await this.openOne(file);
   }
   // Resolves when the files are open; the lock is held until closeAll().
   openUnder(mode, files) {

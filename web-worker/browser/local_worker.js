@@ -6,10 +6,13 @@
 //               | {type: "forget", conversation: id}: it was deleted
 //               | {type: "connection"}: the connection to the hub is another one
 // Messages out: {looked: {name, bytes, missing_bytes, hub_key}}, {fetched: {done_bytes, all_bytes}},
-//               {pages: the report of page_files.js}, and the reports of local_tab.cpp: {progress}, {ready}, {text},
-//               {ended}, {refused}, {failed: {code, message}}; before an answer {placed: "here" | "handed" | "hub",
-//               ...}, where "hub" means that nothing follows and that the hub answers
+//               {pages: the report of page_files.js}, and the reports of local_tab.cpp: {opened}, {early}, {progress},
+//               {ready}, {text}, {ended}, {refused}, {failed: {code, message}}; before an answer {placed: "here" |
+//               "handed" | "hub", ...}, where "hub" means that nothing follows and that the hub answers
+// The model is opened when the files that all layers need are here; the experts of layers follow in order, while later
+// ones are still on their way. A question may be asked from {opened} on.
 import createModule from "./moex-local.js";
+import { Arrivals } from "./arrivals.js";
 import { FileStore, StoreError } from "./file_store.js";
 import { gpuProblem } from "./gpu.js";
 import { HandOff } from "./hand_off.js";
@@ -23,6 +26,8 @@ const decoder = new TextDecoder();
 const host = new Host();
 let store = null;
 let listed = null;       // the hub's list of the model's files (/api/package)
+let onOpened = () => {}; // called when the model is open
+let is_fetching = false; // files are being downloaded
 
 let routed = null;       // the last report of mx_route()
 let is_hubs = false;     // the hub answers the question; the end of the one that this device gave up is not reported
@@ -74,6 +79,8 @@ Object.assign(host.mx, {
       routed = message.route;
       return;
     }
+    if (message.progress && is_fetching) return;      // the download takes longer
+    if (message.opened) onOpened();
     if (message.ended && is_hubs) return;
     if (message.ended) hand_off.ended(message.ended);
     self.postMessage(message);
@@ -131,22 +138,54 @@ async function look({ key, hub_key }) {
 async function load({ key, context_tokens_max }) {
   const loading = host.load(createModule, import.meta.url, { text: new BrowserText() });
   loading.catch(() => {});       // the rejection is handled below, by `await loading`
+  const opened = new Promise((resolve) => { onOpened = resolve; });
+  const arrivals = new Arrivals();
+  const fetching = fetchFiles(key, arrivals);
+  fetching.catch((error) => arrivals.fail(error));
+
+  const shared = listed.files.filter(({ name }) => !name.startsWith("weights/"));
+  await arrivals.all(shared);
+  await store.openAll(shared);
+  await loading;
+  const layers = expertsOfLayers();
+  const last = layers.findLastIndex((files) => files.length > 0);
+  if (last < 0) await fetching;
+  const hashes = listed.sha256 + await textsHash();
+  host.withText(hashes, (address, size) => host.wasm._mx_local_open(address, size, context_tokens_max));
+  await opened;
+  for (let layer = 0; layer <= last; layer += 1) {
+    await arrivals.all(layers[layer]);
+    await store.openMore(layers[layer]);
+    if (layer === last) await fetching;      // when the model is ready, it is also stored
+    host.wasm._mx_local_layer(layer);
+  }
+}
+
+// Downloads the missing files, and notes in `arrivals` which ones are here.
+async function fetchFiles(key, arrivals) {
   const { bytes: missing_bytes } = await store.missing(listed.files);
+  is_fetching = missing_bytes > 0;
   let done_bytes = listed.bytes - missing_bytes;
   const began = performance.now();
   await store.fetchAll(listed.files, {
-    url: `${package_url}/`, key,
+    url: `${package_url}/`, key, has: (hash) => arrivals.add(hash),
     progress(bytes) {
       done_bytes += bytes;
       self.postMessage({ fetched: { done_bytes, all_bytes: listed.bytes } });
     },
   });
+  is_fetching = false;
   hand_off.downloaded(missing_bytes, performance.now() - began);
   await store.keepOnly(listed);
-  await store.openAll(listed.files);
-  await loading;
-  const hashes = listed.sha256 + await textsHash();
-  host.withText(hashes, (address, size) => host.wasm._mx_local_open(address, size, context_tokens_max));
+}
+
+// Returns the files of each layer's experts, by the manifest.
+function expertsOfLayers() {
+  const bytes = new Uint8Array(store.size(listed.sha256));
+  store.read(listed.sha256, 0, bytes);
+  const { experts } = JSON.parse(decoder.decode(bytes));
+  const files = new Map(listed.files.map((file) => [file.sha256, file]));
+  return experts.map((hashes) => (hashes ?? []).map((hash) => files.get(hash)).filter(Boolean));
 }
 
 // Returns the SHA-256 of the model's text files, one behind the other, by which pages name their source.

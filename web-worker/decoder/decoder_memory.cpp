@@ -164,6 +164,7 @@ class MemoryBuilder {
 
     Status build() {
         memory_.layers.resize(model_.num_layers);
+        memory_.absent_.resize(model_.num_layers);
         MOEX_TRY(make_step_buffers());
         MOEX_TRY(make_vectors());
         MOEX_TRY(make_places());
@@ -194,14 +195,9 @@ class MemoryBuilder {
 
     Status upload(gpu::BufferId buffer, std::uint64_t at, std::uint64_t size_bytes,
                   const WeightPart& part) {
-        std::uint64_t given = 0;
-        MOEX_TRY(source_.read(part, [&](ByteView bytes) {
-            MOEX_CHECK(given + bytes.size() <= size_bytes, "a part is larger than its layout");
-            device_.write_buffer(buffer, at + given, bytes);
-            given += bytes.size();
-        }));
-        MOEX_CHECK(given == size_bytes, text("a part has ", given, " bytes of ", size_bytes));
-        memory_.weight_bytes += size_bytes;
+        const DecoderMemory::Absent place{buffer, at, size_bytes, part};
+        if (source_.is_here(part)) return memory_.upload(place, source_);
+        memory_.absent_[part.layer].push_back(place);
         return {};
     }
 
@@ -548,6 +544,25 @@ Result<std::unique_ptr<DecoderMemory>> DecoderMemory::create(gpu::Device& device
     std::unique_ptr<DecoderMemory> memory(new DecoderMemory(device));
     MOEX_TRY(MemoryBuilder(device, model, sizes, source, *memory).build());
     return memory;
+}
+
+Status DecoderMemory::upload(const Absent& place, WeightSource& source) {
+    std::uint64_t given = 0;
+    MOEX_TRY(source.read(place.part, [&](ByteView bytes) {
+        MOEX_CHECK(given + bytes.size() <= place.size_bytes, "a part is larger than its layout");
+        device_.write_buffer(place.buffer, place.at + given, bytes);
+        given += bytes.size();
+    }));
+    MOEX_CHECK(given == place.size_bytes,
+               text("a part has ", given, " bytes of ", place.size_bytes));
+    weight_bytes += place.size_bytes;
+    return {};
+}
+
+Status DecoderMemory::load_layer(std::uint32_t layer, WeightSource& source) {
+    for (const Absent& place : absent_[layer]) MOEX_TRY(upload(place, source));
+    absent_[layer].clear();
+    return {};
 }
 
 }  // namespace moex

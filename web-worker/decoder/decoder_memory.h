@@ -62,13 +62,19 @@ class DecoderMemory {
         gpu::BufferId shared;  // the shared expert's rows, if the routed experts are elsewhere
     };
 
-    // Uploads all weights that `source` gives. An error names the size that does not fit this GPU.
+    // Makes all buffers and uploads all weights that `source` gives. An error names the size that
+    // does not fit this GPU.
     static Result<std::unique_ptr<DecoderMemory>> create(gpu::Device& device,
                                                          const DecoderModel& model,
                                                          const DecoderSizes& sizes,
                                                          WeightSource& source);
     ~DecoderMemory();
     DecoderMemory(const DecoderMemory&) = delete;
+
+    // Returns true if all weights of the layer are uploaded.
+    bool holds_layer(std::uint32_t layer) const { return absent_[layer].empty(); }
+    // Uploads the weights of the layer that `source` did not have at create().
+    Status load_layer(std::uint32_t layer, WeightSource& source);
 
     // Returns the number of (row, page) slots for parts of attention: enough for `rows` rows of the
     // longest sequence, or as many pages as the binding size and a memory limit allow, but at least
@@ -118,8 +124,17 @@ class DecoderMemory {
     friend class MemoryBuilder;
     explicit DecoderMemory(gpu::Device& device) : device_(device) {}
 
+    // A part of the weights that is uploaded later, and its place.
+    struct Absent {
+        gpu::BufferId buffer;
+        std::uint64_t at = 0, size_bytes = 0;
+        WeightPart part;
+    };
+    Status upload(const Absent& place, WeightSource& source);
+
     gpu::Device& device_;
     std::vector<gpu::BufferId> owned_;
+    std::vector<std::vector<Absent>> absent_;  // [num_layers]
 };
 
 }  // namespace moex

@@ -182,6 +182,9 @@ class WeightSource {
     // Passes the bytes of `part` to `append` in order, in any number of stretches whose sizes are
     // multiples of 4. `append` keeps no reference to a stretch after it has returned.
     virtual Status read(const WeightPart& part, const Append& append) = 0;
+    // Returns false for a part that read() cannot give yet. Only the parts named `ffn` may be
+    // absent; GpuDecoder::load_layer() reads them later.
+    virtual bool is_here([[maybe_unused]] const WeightPart& part) const { return true; }
 };
 
 }  // namespace moex

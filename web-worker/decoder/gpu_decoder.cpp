@@ -8,6 +8,9 @@
 namespace moex {
 namespace {
 
+// Bytes of a layer's output that are read to learn that the layer is computed.
+constexpr std::uint64_t early_bytes = 16;
+
 // The limit of rows with logits in a batch of several sequences.
 constexpr std::uint32_t batch_logit_rows = 64;
 
@@ -36,7 +39,8 @@ GpuDecoder::~GpuDecoder() {
     for (const gpu::BufferId buffer :
          {id_readbacks_[0], id_readbacks_[1], logit_readback_, likeliest_readback_, span_readback_})
         device_.destroy_buffer(buffer);
-    if (page_readback_ != gpu::BufferId{}) device_.destroy_buffer(page_readback_);
+    for (const gpu::BufferId buffer : {page_readback_, early_readback_})
+        if (buffer != gpu::BufferId{}) device_.destroy_buffer(buffer);
     for (const Lane& lane : lanes_) device_.destroy_buffer(lane.routed_readback);
 }
 
@@ -158,7 +162,83 @@ void GpuDecoder::write_rows(std::span<const StepRow> rows, std::uint32_t head_ro
                          std::as_bytes(rows));
 }
 
+std::uint32_t GpuDecoder::num_loaded() const {
+    std::uint32_t layer = 0;
+    while (layer < model_.num_layers && memory_->holds_layer(layer)) ++layer;
+    return layer;
+}
+
+Status GpuDecoder::load_layer(std::uint32_t layer, WeightSource& source) {
+    MOEX_CHECK(layer < model_.num_layers, text("layer ", layer, " of ", model_.num_layers));
+    MOEX_TRY(memory_->load_layer(layer, source));
+    advance_early();
+    return {};
+}
+
+Status GpuDecoder::begin_early(TokenIds tokens, std::function<void(std::uint32_t)> on_layers) {
+    const auto num_rows = static_cast<std::uint32_t>(tokens.size());
+    if (num_rows == 0 || num_rows > rows_max() || num_tokens_ + num_rows > context_tokens())
+        return Error{ErrorCode::invalid_argument,
+                     text(num_rows, " tokens to read early, want 1 to ", rows_max())};
+    for (const std::uint32_t token : tokens)
+        if (token >= model_.vocab_size)
+            return Error{ErrorCode::invalid_argument,
+                         text("token ", token, ", the vocabulary has ", model_.vocab_size)};
+
+    if (early_readback_ == gpu::BufferId{}) {
+        MOEX_ASSIGN(made, device_.create_buffer(early_bytes, gpu::BufferUsage::readback, "early"));
+        early_readback_ = made;
+    }
+    rows_.clear();
+    for (std::uint32_t i = 0; i < num_rows; ++i) rows_.push_back({tokens[i], num_tokens_ + i});
+    early_ = Early{.turn = ++early_turns_,
+                   .rows = num_rows,
+                   .pages = pages_at(num_tokens_ + num_rows - 1),
+                   .on_layers = std::move(on_layers)};
+    write_rows(rows_, num_rows - 1, early_->pages);
+    commands_.clear();
+    ops().append_embed(commands_, num_rows);
+    device_.submit(commands_);
+    advance_early();
+    return {};
+}
+
+// Computes the layers that are loaded by now.
+void GpuDecoder::advance_early() {
+    if (!early_) return;
+    const std::uint32_t num_ready = num_loaded();
+    if (early_->next_layer == num_ready) return;
+    commands_.clear();
+    while (early_->next_layer < num_ready)
+        ops().append_layer(commands_, early_->next_layer++, early_->rows, early_->pages);
+    device_.submit(commands_);
+    if (num_ready == model_.num_layers) num_tokens_ += early_->rows;
+    if (!early_is_read_) read_early();
+}
+
+// Reads bytes that the last submitted layer has written, to learn that it is computed.
+void GpuDecoder::read_early() {
+    const std::uint32_t num_layers = early_->next_layer, turn = early_->turn;
+    const gpu::Command copy = copy_command(memory_->lanes.front().addends, 0, early_readback_, 0,
+                                           early_bytes);
+    device_.submit(std::span(&copy, 1));
+    early_is_read_ = true;
+    device_.read_buffer(early_readback_, early_bytes,
+                        [this, num_layers, turn, life = life_.watch()](Result<ByteView> bytes) {
+                            if (!life.alive()) return;
+                            early_is_read_ = false;
+                            if (!bytes.ok() || !early_) return;
+                            if (early_->turn == turn) {
+                                early_->num_told = num_layers;
+                                const auto on_layers = early_->on_layers;
+                                on_layers(num_layers);
+                            }
+                            if (early_ && early_->num_told < early_->next_layer) read_early();
+                        });
+}
+
 Status GpuDecoder::feed(TokenIds tokens, StepLogits logits) {
+    MOEX_CHECK(is_whole(), "layers of this model are still on their way");
     const auto num_rows = static_cast<std::uint32_t>(tokens.size());
     if (num_rows == 0 || num_rows > rows_max())
         return Error{ErrorCode::invalid_argument,
@@ -484,6 +564,7 @@ void GpuDecoder::clear_page(std::uint32_t page) {
 
 void GpuDecoder::rewind(std::uint32_t num_tokens) {
     MOEX_CHECK(num_tokens <= num_tokens_, text(num_tokens, " of ", num_tokens_, " tokens"));
+    early_.reset();
     // A recurrent state cannot forget single tokens.
     if (model_.has_delta() && num_tokens < num_tokens_) num_tokens = 0;
     num_tokens_ = num_tokens;

@@ -90,11 +90,26 @@ class GpuDecoder {
     using TokenIds = std::span<const std::uint32_t>;
 
     // Uploads the weights that `source` gives, then compiles the kernels. `source` is not used
-    // after this call has returned; `device` outlives the decoder.
+    // after this call has returned; `device` outlives the decoder. Layers that the source did not
+    // have follow by load_layer().
     static void create(gpu::Device& device, const DecoderModel& model,
                        const GpuDecoderOptions& options, WeightSource& source,
                        std::function<void(Result<std::unique_ptr<GpuDecoder>>)> done);
     ~GpuDecoder();
+
+    // A decoder whose last layers are still on their way. load_layer() uploads the rest of a layer.
+    // begin_early() begins to read `tokens`, at most rows_max(), through the layers that are here;
+    // each later layer is computed as soon as it and the layers before it are loaded. No logits are
+    // computed, so that the caller leaves the prompt's last token out. on_layers(n) is called when
+    // the GPU has computed the first n layers. The tokens count for num_tokens() once all layers
+    // are computed; rewind() drops them before. All other steps require is_whole().
+    //   layers 0 and 1 of 4 are here: begin_early(5 tokens) computes them; load_layer(2) and
+    //   load_layer(3) compute one layer each; num_tokens() is 5
+    bool is_whole() const { return num_loaded() == model_.num_layers; }
+    // Returns the number of layers that are loaded, up to the first one that is not.
+    std::uint32_t num_loaded() const;
+    Status load_layer(std::uint32_t layer, WeightSource& source);
+    Status begin_early(TokenIds tokens, std::function<void(std::uint32_t)> on_layers);
 
     const DecoderModel& model() const { return model_; }
     std::uint32_t context_tokens() const { return sizes_.row_pages * kv_page_tokens; }
@@ -195,6 +210,8 @@ class GpuDecoder {
     std::uint32_t pages_at(std::uint32_t position) const { return position / kv_page_tokens + 1; }
     const std::vector<gpu::Command>& greedy_commands(std::uint32_t num_pages) const;
     void append_likeliest();
+    void advance_early();
+    void read_early();
 
     static constexpr std::uint32_t num_readbacks = 2;
 
@@ -219,6 +236,17 @@ class GpuDecoder {
     std::uint32_t num_tokens_ = 0, num_logits_ = 0, num_likeliest_ = 0;
     std::uint32_t num_chosen_ = 0, num_read_ = 0;
     bool has_choice_ = false;  // the next input row holds a chosen token
+
+    // Rows that are read while layers are loaded.
+    struct Early {
+        std::uint32_t turn = 0, rows = 0, pages = 0, next_layer = 0;
+        std::uint32_t num_told = 0;  // layers that on_layers() has been called with
+        std::function<void(std::uint32_t)> on_layers;
+    };
+    std::optional<Early> early_;
+    std::uint32_t early_turns_ = 0;  // number of calls of begin_early()
+    gpu::BufferId early_readback_;   // made by the first begin_early()
+    bool early_is_read_ = false;     // early_readback_ is being read
 
     std::vector<gpu::Command> commands_;
     // The commands of a greedy step whose sequence has greedy_pages_ pages.

@@ -34,21 +34,34 @@ void LocalModel::open(gpu::Device& device, const PackageFiles& files, const Loca
     const GpuDecoderOptions options{
         .context_tokens = std::min(model->context_tokens, context_tokens_max), .likeliest = true};
     const DecoderSizes sizes = GpuDecoder::sizes_of(device.adapter(), *model, options);
-    NamedWeights weights(files, *model);
-    CountedWeights counted(weights, DecoderMemory::needs_of(*model, sizes).weights,
-                           std::move(progress));
+    opened->named_ = std::make_unique<NamedWeights>(files, *model);
+    opened->weights_ = std::make_unique<CountedWeights>(
+        *opened->named_, DecoderMemory::needs_of(*model, sizes).weights, std::move(progress));
+    CountedWeights& weights = *opened->weights_;
     opened->shelf_ = &shelf;
     const KvSource source = local_kv_source(files.config(), options.kv_kind, words.manifest_sha256,
                                             words.texts_sha256);
     const auto held = std::make_shared<std::unique_ptr<LocalModel>>(std::move(opened));
     GpuDecoder::create(
-        device, *model, options, counted,
+        device, *model, options, weights,
         [held, source, done = std::move(done)](Result<std::unique_ptr<GpuDecoder>> made) {
             if (!made.ok()) return done(made.error());
             (*held)->decoder_ = *std::move(made);
             (*held)->pages_.emplace(*(*held)->decoder_, source);
             done(std::move(*held));
         });
+}
+
+Status LocalModel::load_layer(std::uint32_t layer) {
+    if (is_whole()) return {};
+    MOEX_TRY(decoder_->load_layer(layer, *weights_));
+    if (!is_whole()) return {};
+    weights_.reset();
+    named_.reset();
+    if (!early_question_) return {};
+    const LocalQuestion question = *std::exchange(early_question_, std::nullopt);
+    start_loop(question);
+    return {};
 }
 
 Status LocalModel::read_text(const LocalText& words) {
@@ -138,16 +151,43 @@ void LocalModel::start(const LocalQuestion& question) {
     end_.handed_tokens = end_.cached_tokens - pages_->num_own(end_.cached_tokens);
     decoder_->resume(end_.cached_tokens);
     if (is_cancelled_) return on_end(AnswerEnd::cancelled);
+    if (is_whole()) return start_loop(question);
+    start_early(question);
+}
 
-    const std::uint32_t room = context_tokens() - num_prompt;
+// Reads the first tokens through the layers that are here. The last token is left out, because its
+// logits need all layers.
+void LocalModel::start_early(const LocalQuestion& question) {
+    early_question_ = question;
+    const auto rest = std::span(held_).subspan(end_.cached_tokens);
+    const std::size_t num_early = std::min<std::size_t>(decoder_->rows_max(), rest.size() - 1);
+    if (num_early == 0) return;
+    const Status begun = decoder_->begin_early(
+        rest.first(num_early),
+        [this, num = static_cast<std::uint32_t>(num_early)](std::uint32_t layers) {
+            if (early_question_ && events_.on_early) events_.on_early(layers, num);
+        });
+    if (begun.ok()) return;
+    early_question_.reset();
+    on_end(begun.error());
+}
+
+// Answers with the whole model. The decoder may hold tokens of the prompt that were read early.
+void LocalModel::start_loop(const LocalQuestion& question) {
+    const std::uint32_t room = context_tokens() - end_.prompt_tokens;
     loop_ = loop_for(question, std::min(question.max_tokens.value_or(room), room));
     started_at_ = std::chrono::steady_clock::now();
-    loop_->start(std::span(held_).subspan(end_.cached_tokens));
+    fed_from_ = decoder_->num_tokens();
+    loop_->start(std::span(held_).subspan(fed_from_));
 }
 
 void LocalModel::cancel() {
     is_cancelled_ = true;
-    if (loop_) loop_->cancel();
+    if (loop_) return loop_->cancel();
+    if (!early_question_) return;
+    early_question_.reset();
+    decoder_->rewind(end_.cached_tokens);
+    on_end(AnswerEnd::cancelled);
 }
 
 void LocalModel::read_page(std::uint32_t turn, std::uint32_t index, std::uint32_t num_tokens,
@@ -179,8 +219,7 @@ void LocalModel::on_tokens(std::span<const std::uint32_t> ids) {
         first_at_ = last_at_;
         const std::chrono::duration<double> prompt_took = first_at_ - started_at_;
         if (prompt_took.count() > 0)
-            end_.prompt_tokens_per_s = (end_.prompt_tokens - end_.cached_tokens) /
-                                       prompt_took.count();
+            end_.prompt_tokens_per_s = (end_.prompt_tokens - fed_from_) / prompt_took.count();
         // The prompt is read: its full pages stay as they are, whatever the answer adds.
         keep(end_.prompt_tokens / kv_page_tokens * kv_page_tokens);
     }

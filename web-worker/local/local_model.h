@@ -2,6 +2,10 @@
 // other. The hub's own sampler draws the tokens, so the same seed and the same logits give the same
 // tokens as at the hub. The beginning that a prompt shares with the cached sequence, or with pages
 // that a PageShelf kept, is not computed again. All calls are made on the device's one thread.
+//
+// A question may be asked before all layers are here. Its first tokens, as many as one step takes,
+// are then read layer by layer while later layers are loaded (GpuDecoder::begin_early()); the other
+// tokens follow when the model is whole. The bits are those of a prompt that is read at once.
 #pragma once
 
 #include <chrono>
@@ -46,11 +50,17 @@ struct LocalEnd {
 // Answers questions with a whole model on this device.
 class LocalModel {
   public:
-    // Loads the model. `device` and `shelf` outlive the model; `files` are read during this call
-    // only. Returns no_space if a buffer exceeds the device's binding limit.
+    // Loads the model, without the layers whose experts `files` do not hold. `device` and `shelf`
+    // outlive the model; `files` are read until the model is whole. Returns no_space if a buffer
+    // exceeds the device's binding limit.
     static void open(gpu::Device& device, const PackageFiles& files, const LocalText& words,
                      std::uint32_t context_tokens_max, PageShelf& shelf, WeightProgress progress,
                      std::function<void(Result<std::unique_ptr<LocalModel>>)> done);
+
+    bool is_whole() const { return decoder_->is_whole(); }
+    std::uint32_t num_layers() const { return decoder_->model().num_layers; }
+    // Loads the experts of a layer, which `files` hold by now.
+    Status load_layer(std::uint32_t layer);
 
     std::uint32_t context_tokens() const { return decoder_->context_tokens(); }
     // Returns the number of tokens of the present prompt whose keys and values are on the GPU.
@@ -63,6 +73,9 @@ class LocalModel {
         // Receives the next piece of the answer: whole UTF-8 characters, never empty.
         std::function<void(std::string_view text)> on_text;
         std::function<void(Result<LocalEnd>)> on_end;  // called once, as the last event
+        // Called before the model is whole: the GPU has computed the first `num_layers` layers for
+        // the prompt's first `num_tokens` tokens that had to be computed.
+        std::function<void(std::uint32_t num_layers, std::uint32_t num_tokens)> on_early;
     };
     // Starts an answer to the question `body` (local_question.h). Only one answer at a time may
     // run. Errors: invalid_argument if a field is invalid, or if the template refuses the messages;
@@ -81,12 +94,18 @@ class LocalModel {
     Result<std::vector<TokenId>> prompt_of(const LocalQuestion& question) const;
     std::unique_ptr<AnswerLoop> loop_for(const LocalQuestion& question, std::uint32_t max_tokens);
     void start(const LocalQuestion& question);
+    void start_early(const LocalQuestion& question);
+    void start_loop(const LocalQuestion& question);
     void on_tokens(std::span<const std::uint32_t> ids);
     void on_end(Result<AnswerEnd> how);
     void show(const std::string& text);
     void keep(std::uint32_t num_tokens);
 
     std::unique_ptr<GpuDecoder> decoder_;
+    // The source of layers that are not loaded yet; null when the model is whole.
+    std::unique_ptr<NamedWeights> named_;
+    std::unique_ptr<CountedWeights> weights_;
+    std::optional<LocalQuestion> early_question_;  // it waits for the other layers
     std::shared_ptr<const Tokenizer> tokenizer_;
     std::shared_ptr<const ChatTemplate> chat_template_;
     GenerationDefaults generation_;
@@ -98,6 +117,7 @@ class LocalModel {
     // State of the running answer.
     Events events_;
     LocalEnd end_;
+    std::uint32_t fed_from_ = 0;  // tokens of the prompt that the loop did not read
     std::optional<StreamDecoder> bytes_;
     std::optional<StopFilter> filter_;
     std::chrono::steady_clock::time_point started_at_, first_at_, last_at_;

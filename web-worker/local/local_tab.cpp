@@ -1,9 +1,11 @@
 // The WASM side of "this device" in the chat page: one LocalModel over the browser's GPU and the
 // tab's files. JSON enters through the exported functions and leaves through mx_report():
-//   {"progress": {"done_bytes", "all_bytes"}}, then {"ready": {"adapter", "software",
-//   "context_tokens"}}; for an answer {"text"}, ..., {"ended": {"finish_reason", ...}} or
-//   {"refused": {"code", "message"}};   {"failed": {"code", "message"}} when the model cannot be
-//   used any more.
+//   {"progress": {"done_bytes", "all_bytes"}}; {"opened": {"num_layers"}} when questions may be
+//   asked and mx_local_layer() may bring the experts of layers; {"ready": {"adapter", "software",
+//   "context_tokens"}} when all layers are here; for an answer {"early": {"layers", "num_layers",
+//   "tokens"}} for layers that were computed before, {"text"}, ..., {"ended": {"finish_reason",
+//   ...}} or {"refused": {"code", "message"}};   {"failed": {"code", "message"}} when the model
+//   cannot be used any more.
 #include <emscripten.h>
 
 #include <algorithm>
@@ -48,6 +50,7 @@ class TabShelf : public PageShelf {
 struct LocalTab {
     TabShelf shelf;
     std::unique_ptr<gpu::Device> device;
+    std::unique_ptr<TabFiles> files;  // until the model is whole
     std::unique_ptr<LocalModel> model;
 };
 LocalTab& tab() {
@@ -74,14 +77,20 @@ WeightProgress tell_progress() {
     };
 }
 
-void on_model(Result<std::unique_ptr<LocalModel>> opened) {
-    if (!opened.ok()) return report("failed", opened.error());
-    tab().model = *std::move(opened);
+void tell_ready() {
+    tab().files.reset();
     const gpu::AdapterInfo& adapter = tab().device->adapter();
     report({{"ready",
              {{"adapter", adapter.description.empty() ? adapter.architecture : adapter.description},
               {"software", adapter.software},
               {"context_tokens", tab().model->context_tokens()}}}});
+}
+
+void on_model(Result<std::unique_ptr<LocalModel>> opened) {
+    if (!opened.ok()) return report("failed", opened.error());
+    tab().model = *std::move(opened);
+    report({{"opened", {{"num_layers", tab().model->num_layers()}}}});
+    if (tab().model->is_whole()) tell_ready();
 }
 
 Status load(const std::string& manifest_sha256, const std::string& texts_sha256,
@@ -97,8 +106,9 @@ Status load(const std::string& manifest_sha256, const std::string& texts_sha256,
     words.tokenizer_json = std::move(tokenizer);
     words.tokenizer_config_json = std::move(config);
     words.generation = files->manifest().generation;
-    LocalModel::open(*tab().device, *files, words, context_tokens_max, tab().shelf, tell_progress(),
-                     on_model);
+    tab().files = std::move(files);
+    LocalModel::open(*tab().device, *tab().files, words, context_tokens_max, tab().shelf,
+                     tell_progress(), on_model);
     return {};
 }
 
@@ -144,21 +154,36 @@ EMSCRIPTEN_KEEPALIVE void mx_local_open(const char* hex, std::uint32_t size_byte
     });
 }
 
+// Loads the experts of a layer, whose files are open by now. Reports {"ready"} after the last one.
+EMSCRIPTEN_KEEPALIVE void mx_local_layer(std::uint32_t layer) {
+    if (!tab().model || tab().model->is_whole()) return;
+    if (const Status loaded = tab().model->load_layer(layer); !loaded.ok())
+        return report("failed", loaded.error());
+    if (tab().model->is_whole()) tell_ready();
+}
+
 // Answers the question `json` (local_question.h); only one answer at a time may run.
 EMSCRIPTEN_KEEPALIVE void mx_local_ask(const char* json, std::uint32_t size_bytes) {
     const Json body = Json::parse(std::string_view(json, size_bytes), nullptr, false);
     if (!tab().model || !body.is_object())
         return report("refused", {ErrorCode::internal, "the model is not loaded"});
-    const Status asked = tab().model->ask(body, {.on_text =
-                                                     [](std::string_view text) {
-                                                         report({{"text", text}});
-                                                     },
-                                                 .on_end =
-                                                     [](Result<LocalEnd> end) {
-                                                         if (!end.ok())
-                                                             return report("failed", end.error());
-                                                         report(ended(*end));
-                                                     }});
+    const LocalModel::Events events{.on_text =
+                                        [](std::string_view text) {
+                                            report({{"text", text}});
+                                        },
+                                    .on_end =
+                                        [](Result<LocalEnd> end) {
+                                            if (!end.ok()) return report("failed", end.error());
+                                            report(ended(*end));
+                                        },
+                                    .on_early =
+                                        [](std::uint32_t num_layers, std::uint32_t num_tokens) {
+                                            report({{"early",
+                                                     {{"layers", num_layers},
+                                                      {"num_layers", tab().model->num_layers()},
+                                                      {"tokens", num_tokens}}}});
+                                        }};
+    const Status asked = tab().model->ask(body, events);
     if (!asked.ok()) report("refused", asked.error());
 }
 EMSCRIPTEN_KEEPALIVE void mx_local_cancel() {

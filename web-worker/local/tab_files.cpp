@@ -141,4 +141,10 @@ Status TabFiles::read_expert(std::uint32_t layer, std::uint32_t expert,
     return read(to_hex(manifest_.experts[layer][expert]), 0, size_bytes, append);
 }
 
+bool TabFiles::holds_experts(std::uint32_t layer) const {
+    const auto is_open = [](const Sha256& hash) { return mx_file_size(to_hex(hash).c_str()) >= 0; };
+    const auto& experts = manifest_.experts[layer];
+    return std::all_of(experts.begin(), experts.end(), is_open);
+}
+
 }  // namespace moex

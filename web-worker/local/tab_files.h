@@ -16,8 +16,8 @@ namespace moex {
 // Reads a package from files that JavaScript has opened.
 class TabFiles : public PackageFiles {
   public:
-    // Opens the package by the SHA-256 of its manifest.json. All files must be present under their
-    // hashes, and verified.
+    // Opens the package by the SHA-256 of its manifest.json. All files but the experts' must be
+    // present under their hashes, and verified.
     static Result<std::unique_ptr<TabFiles>> open(const std::string& manifest_sha256);
 
     const PackageManifest& manifest() const { return manifest_; }
@@ -34,6 +34,7 @@ class TabFiles : public PackageFiles {
                        const AppendBytes& append) const override;
     Status read_expert(std::uint32_t layer, std::uint32_t expert,
                        const AppendBytes& append) const override;
+    bool holds_experts(std::uint32_t layer) const override;
 
   private:
     // A tensor of the model, and its offset in hub.safetensors.

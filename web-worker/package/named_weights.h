@@ -30,6 +30,10 @@ class NamedWeights : public WeightSource {
         : files_(files),
           model_(model) {}
     Status read(const WeightPart& part, const AppendBytes& append) override;
+    bool is_here(const WeightPart& part) const override {
+        const bool is_expert = part.name == WeightPart::Name::ffn && model_.is_moe(part.layer);
+        return !is_expert || files_.holds_experts(part.layer);
+    }
 
   private:
     Status rows(const std::string& name, WeightKind kind, std::uint64_t first_row,
@@ -66,6 +70,7 @@ class CountedWeights : public WeightSource {
             if (progress_) progress_(std::min(done_bytes_, all_bytes_), all_bytes_);
         });
     }
+    bool is_here(const WeightPart& part) const override { return source_.is_here(part); }
 
   private:
     WeightSource& source_;

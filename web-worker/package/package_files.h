@@ -44,6 +44,8 @@ class PackageFiles {
     // Reads the blob of an expert, in stretches of multiples of 4 bytes.
     virtual Status read_expert(std::uint32_t layer, std::uint32_t expert,
                                const AppendBytes& append) const = 0;
+    // Returns false while blobs of the layer's experts are still on their way.
+    virtual bool holds_experts([[maybe_unused]] std::uint32_t layer) const { return true; }
 };
 
 }  // namespace moex

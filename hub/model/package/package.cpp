@@ -478,7 +478,10 @@ std::vector<ModelPackage::File> ModelPackage::files() const {
     for (const auto& [side, mapped] : state_->sides)
         all.push_back(
             {side_file_name(side), manifest.side_files.at(side).sha256, mapped.bytes().size()});
-    for (const auto& [hash, blob_index] : state_->blob_indices)
+    // The indices are in the order of the layers.
+    std::vector<Sha256> hashes(state_->blob_indices.size());
+    for (const auto& [hash, blob_index] : state_->blob_indices) hashes[blob_index] = hash;
+    for (const Sha256& hash : hashes)
         all.push_back({text("weights/", to_hex(hash)), hash, expert_blob_bytes()});
     if (const ModelPackage* const head = state_->whole_draft_head())
         for (File& file : head->files()) {

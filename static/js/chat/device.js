@@ -3,6 +3,8 @@
 //   {phase: "off"} | {phase: "looking"} | {phase: "asking", name, bytes, missing_bytes}
 //   | {phase: "fetching" | "warming", done_bytes, all_bytes} | {phase: "ready", adapter, software, context_tokens}
 //   | {phase: "failed", code, message}
+// A question may be asked before "ready", when the model `is_open`: its first tokens are read by the layers that are
+// here, and `early` says how far: {layers, num_layers}.
 import { ApiError } from "../api.js";
 import { knownHub, rememberHub } from "../known_hub.js";
 import { askToStay } from "../storage.js";
@@ -34,6 +36,8 @@ export class ThisDevice {
     this.worker = null;
     this.answering = null;       // callbacks of the running answer: {onText, onPlace, resolve, reject, free}
     this.busy = null;            // promise that resolves when the worker has ended its answer
+    this.is_open = false;
+    this.early = null;
     this.waiting = [];           // callbacks to call at the next change of `state`
     this.context_tokens = context_tokens_max;
     this.state = { phase: "off" };
@@ -45,6 +49,7 @@ export class ThisDevice {
 
   set(state) {
     this.state = state;
+    if (!this.is_coming) Object.assign(this, { early: null, is_open: state.phase === "ready" });
     this.onChange(state);
     for (const tell of this.waiting.splice(0)) tell();
   }
@@ -55,6 +60,7 @@ export class ThisDevice {
   // Asks the hub what has to be downloaded; files that are stored already are loaded onto the GPU without a question.
   begin() {
     if (this.worker) return;
+    Object.assign(this, { early: null, is_open: false });
     if (!hasWebGpu()) {
       this.set({ phase: "failed", code: "no_webgpu", message: "" });
       return;
@@ -100,9 +106,17 @@ export class ThisDevice {
     this.endAnswer("reject", aborted());
   }
 
+  // Notes that a question may be asked, or how far one has been read before all layers are here.
+  open(early = null) {
+    if (!this.is_coming) return;
+    Object.assign(this, { is_open: true, early });
+    this.set(this.state);
+  }
+
   fail({ code, message }) {
     this.worker?.terminate();
     this.worker = null;
+    Object.assign(this, { early: null, is_open: false });
     const error = new ApiError(400, { code: `device_${code}`, message });
     if (code === "no_memory" && this.context_tokens > context_tokens_min) {
       this.context_tokens /= 2;
@@ -125,6 +139,8 @@ export class ThisDevice {
       this.onPages();
     } else if (message.fetched) this.set({ phase: "fetching", ...message.fetched });
     else if (message.progress) this.set({ phase: "warming", ...message.progress });
+    else if (message.opened) this.open();
+    else if (message.early) this.open(message.early);
     else if (message.ready) this.set({ phase: "ready", ...message.ready });
     else if (message.failed) this.fail(message.failed);
     else if (message.text !== undefined) this.answering?.onText(message.text);
@@ -185,7 +201,7 @@ export class ThisDevice {
   run(body, { signal, conversation, wish = null, onPlace = () => {} }, onText) {
     return new Promise((resolve, reject) => {
       if (signal.aborted) return reject(aborted());
-      if (!this.ready) return reject(this.notReady());
+      if (!this.is_open) return reject(this.notReady());
       this.busy = new Promise((free) => {
         this.answering = {
           resolve, reject, free, onPlace,
@@ -209,14 +225,14 @@ export class ThisDevice {
     answering?.free();
   }
 
-  // Resolves when the device is ready, has failed, or needs a decision of the user. Rejects with an AbortError when
-  // `signal` is aborted.
+  // Resolves when the model is open, or the device has failed, or needs a decision of the user. Rejects with an
+  // AbortError when `signal` is aborted.
   async settled(signal) {
     const changed = (resolve, reject) => {
       this.waiting.push(resolve);
       signal?.addEventListener("abort", () => reject(aborted()), { once: true });
     };
-    while (this.is_coming) {
+    while (this.is_coming && !this.is_open) {
       if (signal?.aborted) throw aborted();
       await new Promise(changed);
     }

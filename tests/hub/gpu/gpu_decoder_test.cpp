@@ -40,14 +40,25 @@ std::shared_ptr<const ModelPackage> packed(const std::filesystem::path& checkpoi
     return must(ModelPackage::open(out));
 }
 
-// A package that is loaded on the GPU as a whole model.
+// The weights of a package of which the first `num_here` layers have arrived.
+struct ArrivingWeights : PackageWeights {
+    using PackageWeights::PackageWeights;
+    bool is_here(const WeightPart& part) const override {
+        return part.name != WeightPart::Name::ffn || part.layer < num_here;
+    }
+    std::uint32_t num_here = ~0u;
+};
+
+// A package that is loaded on the GPU as a whole model, or without its last layers.
 class OnGpu {
   public:
-    explicit OnGpu(std::shared_ptr<const ModelPackage> package, GpuDecoderOptions options = {})
-        : device(must(gpu::open_vulkan_device({}, loop.poster()))) {
+    explicit OnGpu(std::shared_ptr<const ModelPackage> package, GpuDecoderOptions options = {},
+                   std::uint32_t num_here = ~0u)
+        : device(must(gpu::open_vulkan_device({}, loop.poster()))),
+          weights(package, must(decoder_model_of(*package))) {
         options.every_logit = true;
         const DecoderModel model = must(decoder_model_of(*package));
-        PackageWeights weights(package, model);
+        weights.num_here = num_here;
         bool finished = false;
         std::string failure;
         GpuDecoder::create(*device, model, options, weights,
@@ -142,6 +153,7 @@ class OnGpu {
 
     test::PostedLoop loop;
     std::unique_ptr<gpu::Device> device;
+    ArrivingWeights weights;
     std::unique_ptr<GpuDecoder> decoder;
 };
 
@@ -363,6 +375,61 @@ TEST(GpuDecoderTest, ChunkedPrefillEqualsTokenByTokenBitForBit) {
         model.decoder->rewind(0);
         expect_same_bits(model.logits(ids, chunk), wanted);
     }
+}
+
+// Reads `early` tokens of a text while the layers from `num_here` on arrive one after the other,
+// then the rest of the text. Returns the logits of the rest.
+std::vector<float> logits_read_early(OnGpu& gpu, std::span<const TokenId> ids, std::uint32_t early,
+                                     std::uint32_t num_here) {
+    std::uint32_t computed = 0, wanted = num_here;
+    bool reached = num_here == 0;
+    const auto reaches = [&](std::uint32_t layers) {
+        EXPECT_GT(layers, computed);
+        computed = layers;
+        reached = computed >= wanted;
+    };
+    EXPECT_FALSE(gpu.decoder->is_whole());
+    EXPECT_TRUE(gpu.decoder->begin_early(ids.first(early), reaches).ok());
+    const std::uint32_t num_layers = gpu.decoder->model().num_layers;
+    for (std::uint32_t layer = num_here; layer < num_layers; ++layer) {
+        // The layers before this one are computed, although the later ones are not here.
+        if (!reached) gpu.loop.run_until(reached);
+        EXPECT_EQ(computed, layer);
+        EXPECT_EQ(gpu.decoder->num_tokens(), 0u);
+        reached = false;
+        wanted = layer + 1;
+        gpu.weights.num_here = layer + 1;
+        EXPECT_TRUE(gpu.decoder->load_layer(layer, gpu.weights).ok());
+    }
+    EXPECT_TRUE(gpu.decoder->is_whole());
+    EXPECT_EQ(gpu.decoder->num_tokens(), early);
+    return gpu.logits(ids.subspan(early), 16);
+}
+
+TEST(GpuDecoderTest, PromptReadWhileLayersArriveHasTheSameBits) {
+    const auto ids = test::random_tokens(100, 256, 1);
+    OnGpu at_once(test::tiny_package());
+    const std::vector<float> all = at_once.logits(ids, 64);
+    const std::uint32_t row = at_once.decoder->model().vocab_size,
+                        last = at_once.decoder->model().num_layers - 1;
+    for (const auto& [early, num_here] : {std::pair{64u, 0u}, {63u, 1u}, {1u, last}}) {
+        OnGpu gpu(test::tiny_package(), {}, num_here);
+        expect_same_bits(logits_read_early(gpu, ids, early, num_here),
+                         std::span(all).subspan(std::size_t{early} * row));
+    }
+}
+
+// A prompt that is given up before all layers are here leaves nothing behind.
+TEST(GpuDecoderTest, PromptGivenUpWhileLayersArriveLeavesNothing) {
+    const auto ids = test::random_tokens(60, 256, 1), other = test::random_tokens(40, 256, 2);
+    OnGpu gpu(test::tiny_package(), {}, 1);
+    EXPECT_TRUE(gpu.decoder->begin_early(other, [](std::uint32_t) { ADD_FAILURE(); }).ok());
+    gpu.decoder->rewind(0);
+    const std::vector<float> rest = logits_read_early(gpu, ids, 20, 1);
+    OnGpu at_once(test::tiny_package());
+    const std::vector<float> all = at_once.logits(ids, 64);
+    expect_same_bits(rest,
+                     std::span(all).subspan(std::size_t{20} * at_once.decoder->model().vocab_size));
 }
 
 TEST(GpuDecoderTest, TablesAndExpertsInSeveralBuffersGiveTheSameBits) {
