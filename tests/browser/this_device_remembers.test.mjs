@@ -1,16 +1,17 @@
 // "This device" remembers conversations, after consent: pages of keys and values in the browser's files. After a
-// reload, in another visit, and after a lost GPU, the next turn computes its new tokens only, with the same words.
-// It runs by hand, with MOEX_REMEMBER_STORY=1: a software GPU takes minutes for each load of the model.
+// reload, in another visit, and after a lost GPU, the next turn computes its new tokens only, with the same words. The
+// model is a small one, since a software GPU takes minutes for each load of the demo's.
 import assert from "node:assert/strict";
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { after, before, test as story } from "node:test";
+import { after, before, test } from "node:test";
 
 import { ask, keptNow } from "./support/chat_page.mjs";
 import { chooseDevice, deviceSettled, lastAnswer, openChat, set } from "./support/device_page.mjs";
 import { Hub } from "./support/hub.mjs";
 import { filesWith, keptOf, spoil } from "./support/kept_pages.mjs";
+import { packSmall } from "./support/small_model.mjs";
 import { launch, launchProfile } from "./support/tab.mjs";
 
 const long = "Tell me a story about the zebrafish Quillington, who lived in a garden of glass beside the northern sea, "
@@ -21,18 +22,17 @@ const long = "Tell me a story about the zebrafish Quillington, who lived in a ga
 const questions = [long, "What did Quillington write next?", "And who answered the letters?", "How did it end?"];
 const few = 6;
 
-const test = process.env.MOEX_REMEMBER_STORY ? story : story.skip;
-
-let browser;
-let hub;
+let folder, browser, hub;
 before(async () => {
-  if (test === story.skip) return;
-  browser = await launch();
-  hub = await Hub.start(["--backend", "local", "--arithmetic", "exact"]);
+  folder = mkdtempSync(join(tmpdir(), "moex-small-"));
+  const [model, launched] = await Promise.all([packSmall(folder, { layers: 2 }), launch()]);
+  browser = launched;
+  hub = await Hub.start(["--backend", "local", "--model", model]);
 });
 after(async () => {
   await browser?.close();
   await hub?.remove();
+  rmSync(folder, { recursive: true, force: true });
 });
 
 async function turn(page, words) {
@@ -43,6 +43,7 @@ async function turn(page, words) {
   }
   const { content, facts, end } = await lastAnswer(page);
   assert.equal(facts.place, "device", end?.words);
+  assert.notEqual(end?.reason, "failed", end?.words);
   return { content, computed: facts.prompt_tokens - facts.cached_tokens, known: facts.cached_tokens };
 }
 const newChat = (page) => page.locator("#new-chat").evaluate((node) => node.click());
@@ -115,7 +116,9 @@ test("a conversation goes on after a reload, a visit elsewhere and a closed brow
     method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ content: long }),
   })).json();
   const ids = Buffer.from(Uint32Array.from(tokens.slice(2, 8)).buffer);
-  assert.deepEqual(filesWith(join(profile, "Default", "File System"), ["Quillington", "lighthouse", ids]), []);
+  for (const place of ["File System", "IndexedDB"]) {
+    assert.deepEqual(filesWith(join(profile, "Default", place), ["Quillington", "lighthouse", ids]), []);
+  }
 });
 
 test("altered files, a lost GPU, and a deleted conversation", async (t) => {
@@ -130,25 +133,26 @@ test("altered files, a lost GPU, and a deleted conversation", async (t) => {
   await turnsOf(page, 1);
   await written(page, 3);
 
-  // A byte of the nonce, of the rows, of the tag: each file is refused, deleted and written again.
-  for (const offset of [3, 5000, -1]) {
-    await page.evaluate(spoil, offset);
-    await page.reload();
-    await back(page);
-    const { content, known } = await turn(page, questions[1]);
-    assert.equal(content, plain[1].content);
-    assert.equal(known, 0, `byte ${offset}`);
-    await written(page, 2);
-    await newChat(page);
-    await turn(page, questions[0]);
-    await written(page, 2);
-  }
+  // Each altered file is refused, deleted and written again; kept_pages.test.mjs alters every part of a file.
+  await page.evaluate(spoil, 5000);
+  await page.reload();
+  await back(page);
+  const { content, known } = await turn(page, questions[1]);
+  assert.equal(content, plain[1].content);
+  assert.equal(known, 0);
+  await written(page, 2);
+  await newChat(page);
+  await turn(page, questions[0]);
+  await written(page, 2);
 
   const session = await browser.newBrowserCDPSession();
   const { processInfo } = await session.send("SystemInfo.getProcessInfo");
   await session.detach();
   process.kill(processInfo.find(({ type }) => type === "GPU").id, "SIGKILL");
-  assert.deepEqual(await turn(page, questions[1]), plain[1], "after a lost GPU");
+  // The GPU may be lost before or after the pages of this question are written.
+  const again = await turn(page, questions[1]);
+  assert.equal(again.content, plain[1].content, "after a lost GPU");
+  assert.ok(again.known >= plain[1].known, `${again.known} of ${plain[1].known} tokens were known`);
 
   const { conversations } = await keptNow(page);
   for (let left = conversations.length; left > 0; left -= 1) {

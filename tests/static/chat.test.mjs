@@ -315,7 +315,9 @@ test("GpuWithLittleMemoryGetsASmallerContext", async () => {
     await device.settled();
     return device.state;
   };
-  assert.equal((await settledWith(1500)).context_tokens, 1024);
+  const halved = await settledWith(1500);
+  assert.equal(halved.context_tokens, 1024);
+  assert.match(deviceWords(halved), /memory is short, so a conversation has room for 1,024 tokens\.$/);
   assert.deepEqual(SmallWorker.loads, [4096, 2048, 1024]);
   const told = await settledWith(0);
   assert.deepEqual(SmallWorker.loads, [4096, 2048, 1024, 512]);
@@ -390,6 +392,55 @@ test("QuestionIsSentAsSoonAsTheModelIsOpen", async () => {
   device.end();
   device.begin();
   assert.equal(device.is_open, false);
+});
+
+test("LostGpuIsOpenedAgainAFewTimes", async (t) => {
+  const real = globalThis.setTimeout, timers = [];
+  t.after(() => { globalThis.setTimeout = real; });
+  globalThis.setTimeout = (run, ms) => timers.push({ run, ms });
+  Object.assign(globalThis, { isSecureContext: true, Worker: ScriptedWorker });
+  Object.defineProperty(globalThis, "navigator", { value: { gpu: {} }, configurable: true });
+  const device = new ThisDevice({ apiKey: () => "", remembers: () => false, onChange: () => {} });
+  const turn = () => new Promise((resolve) => setImmediate(resolve));
+  const load = () => {
+    ScriptedWorker.last.report({ looked: { name: "m", bytes: 9, missing_bytes: 0 } });
+    ScriptedWorker.last.report({ ready: { context_tokens: 512 } });
+  };
+  const lose = () => ScriptedWorker.last.report({ failed: { code: "device_lost", message: "gone" } });
+  const words = [];
+  const onChunk = ({ choices }) => words.push(choices[0].delta.content ?? "");
+  const how = { signal: new AbortController().signal, onChunk };
+
+  device.begin();
+  load();
+  const answer = device.answer({ messages: [] }, how);
+  await turn();
+  ScriptedWorker.last.report({ text: "yes" });
+  lose();                                     // in the answer, then twice while the model is loaded again
+  for (const wait of [250, 500, 1000]) {
+    assert.equal(device.state.phase, "looking");
+    const before = ScriptedWorker.last;
+    assert.equal(timers.at(-1).ms, wait);
+    timers.at(-1).run();
+    assert.notEqual(ScriptedWorker.last, before);
+    if (wait < 1000) lose();
+  }
+  load();
+  await turn();
+  ScriptedWorker.last.report({ text: "yes, and" });
+  ScriptedWorker.last.report({ ended: { finish_reason: "stop", prompt_tokens: 1, completion_tokens: 1 } });
+  await answer;
+  assert.deepEqual(words, ["yes", ", and", ""]);
+
+  // A GPU that is lost again and again is given up; a loss without a question is mended, too.
+  for (let i = 0; i < 4; i += 1) {
+    lose();
+    assert.equal(device.state.phase, "looking");
+    timers.at(-1).run();
+  }
+  lose();
+  assert.equal(device.state.phase, "failed");
+  await assert.rejects(device.answer({ messages: [] }, how), { code: "device_device_lost" });
 });
 
 test("PillNamesThisDeviceBeforeItIsReady", () => {

@@ -1,7 +1,8 @@
 // "This device": the hub's model in this browser, behind a worker of its own (/wasm/local_worker.js). Its current phase
 // is in `state`; onChange() is called with each new state:
 //   {phase: "off"} | {phase: "looking"} | {phase: "asking", name, bytes, missing_bytes}
-//   | {phase: "fetching" | "warming", done_bytes, all_bytes} | {phase: "ready", adapter, software, context_tokens}
+//   | {phase: "fetching" | "warming", done_bytes, all_bytes} | {phase: "ready", adapter, software, context_tokens,
+//     is_short: the context was made smaller, because memory is short}
 //   | {phase: "failed", code, message}
 // A question may be asked before "ready", when the model `is_open`: its first tokens are read by the layers that are
 // here, and `early` says how far: {layers, num_layers}.
@@ -17,6 +18,10 @@ const fields = ["messages", "max_tokens", "stop", "temperature", "top_p", "top_k
 // The context size in tokens that the worker allocates. If the GPU's memory is too small, the size is halved, down to
 // the minimum that is useful for a chat.
 const context_tokens_max = 4096, context_tokens_min = 512;
+
+// A lost GPU is opened again, after growing delays, since a browser needs a moment to start its GPU process. After so
+// many losses without a whole answer between them, the user decides.
+const losses_max = 4, lost_wait_ms = 250;
 
 // True if this page may use WebGPU at all; whether there is a GPU is known later.
 export const hasWebGpu = () => Boolean(globalThis.isSecureContext && globalThis.navigator?.gpu);
@@ -38,6 +43,8 @@ export class ThisDevice {
     this.busy = null;            // promise that resolves when the worker has ended its answer
     this.is_open = false;
     this.early = null;
+    this.losses = 0;             // of the GPU, since the last whole answer
+    this.reopening = 0;          // timer of the next begin() after a loss
     this.waiting = [];           // callbacks to call at the next change of `state`
     this.context_tokens = context_tokens_max;
     this.state = { phase: "off" };
@@ -60,6 +67,7 @@ export class ThisDevice {
   // Asks the hub what has to be downloaded; files that are stored already are loaded onto the GPU without a question.
   begin() {
     if (this.worker) return;
+    clearTimeout(this.reopening);
     Object.assign(this, { early: null, is_open: false });
     if (!hasWebGpu()) {
       this.set({ phase: "failed", code: "no_webgpu", message: "" });
@@ -100,6 +108,7 @@ export class ThisDevice {
 
   // Ends the worker, which frees its GPU and main memory. Downloaded files stay on disk.
   end() {
+    clearTimeout(this.reopening);
     this.worker?.terminate();
     this.worker = null;
     this.set({ phase: "off" });
@@ -122,10 +131,12 @@ export class ThisDevice {
       this.context_tokens /= 2;
       error.is_passing = true;
       this.begin();
-    } else {
-      error.is_passing = code === "device_lost";
-      this.set({ phase: "failed", code, message });
-    }
+    } else if (code === "device_lost" && this.losses < losses_max) {
+      error.is_passing = true;
+      this.reopening = setTimeout(() => this.begin(), lost_wait_ms * 2 ** this.losses);
+      this.losses += 1;
+      this.set({ phase: "looking" });
+    } else this.set({ phase: "failed", code, message });
     this.endAnswer("reject", error);
   }
 
@@ -141,7 +152,10 @@ export class ThisDevice {
     else if (message.progress) this.set({ phase: "warming", ...message.progress });
     else if (message.opened) this.open();
     else if (message.early) this.open(message.early);
-    else if (message.ready) this.set({ phase: "ready", ...message.ready });
+    else if (message.ready) {
+      const is_short = message.ready.context_tokens === this.context_tokens && this.context_tokens < context_tokens_max;
+      this.set({ phase: "ready", ...message.ready, is_short });
+    }
     else if (message.failed) this.fail(message.failed);
     else if (message.text !== undefined) this.answering?.onText(message.text);
     else if (message.refused) {
@@ -152,7 +166,10 @@ export class ThisDevice {
     } else if (message.placed) {
       this.answering?.onPlace(message);
       if (message.placed === "hub") this.endAnswer("resolve", { is_hubs: true });
-    } else if (message.ended) this.endAnswer("resolve", message.ended);
+    } else if (message.ended) {
+      this.losses = 0;
+      this.endAnswer("resolve", message.ended);
+    }
   }
 
   // Computes one answer and passes it on in chunks of the API, like streamChat(). `how.conversation`: the id of the
@@ -178,12 +195,14 @@ export class ThisDevice {
       });
     };
 
-    const ended = await ask().catch(async (error) => {
-      if (!error.is_passing) throw error;
-      this.begin();
-      await this.settled(how.signal);
-      return ask();
-    });
+    let ended = null;
+    while (!ended) {
+      ended = await ask().catch((error) => {
+        if (!error.is_passing) throw error;
+        return null;
+      });
+      if (!ended) await this.settled(how.signal);
+    }
     if (ended.is_hubs) return false;
     const { finish_reason, prompt_tokens, completion_tokens, cached_tokens, tokens_per_s } = ended;
     how.onChunk({

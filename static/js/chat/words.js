@@ -89,7 +89,10 @@ export function deviceWords({ phase, code, message, ...state }, place = "device"
       memoryWords(state.bytes)}`;
     case "fetching": return say("device_fetching", bytes(state.done_bytes), bytes(state.all_bytes));
     case "warming": return say("device_warming");
-    case "ready": return say(state.software ? "device_ready_software" : "device_ready", state.adapter);
+    case "ready": {
+      const words = say(state.software ? "device_ready_software" : "device_ready", state.adapter);
+      return state.is_short ? `${words} ${say("device_short", state.context_tokens)}` : words;
+    }
     case "failed": return deviceTrouble(code, message);
     default: return "";
   }

@@ -189,6 +189,7 @@ export const table = {
     device_ready: (adapter) => `Ready${adapter ? `, on ${adapter}` : ""}.`,
     device_ready_software: (adapter) => `Ready, but slow: this browser computes without a GPU${adapter
       ? ` (${adapter})` : ""}.`,
+    device_short: (tokens) => `The GPU's memory is short, so a conversation has room for ${count(tokens, "token")}.`,
     device_kept: "This page also opens without the hub.",
     device_form_hint: "The form of answers works with the hub only; this device writes plain text.",
     either_pill: "this device or the hub",
@@ -528,6 +529,8 @@ export const table = {
     device_ready: (adapter) => `Bereit${adapter ? `, auf ${adapter}` : ""}.`,
     device_ready_software: (adapter) => `Bereit, aber langsam: dieser Browser rechnet ohne GPU${adapter
       ? ` (${adapter})` : ""}.`,
+    device_short: (tokens) => `Der Speicher der GPU ist knapp; ein Gespräch hat Platz für ${count(tokens, "Token",
+      "Token")}.`,
     device_kept: "Diese Seite öffnet sich auch ohne den Hub.",
     device_form_hint: "Die Form der Antworten zählt nur beim Hub: dieses Gerät schreibt einfachen Text.",
     either_pill: "dieses Gerät oder der Hub",
