@@ -68,17 +68,17 @@ async function compile(device, wgsl, entryPoint, kinds, named) {
     { binding, visibility: GPUShaderStage.COMPUTE, buffer: { type: types[kind] } }));
   const layout = device.createBindGroupLayout({ entries });
   const module = device.createShaderModule({ code: wgsl });
-  let pipeline = null;
   let reason = "";
-  try {
-    pipeline = await device.createComputePipelineAsync({
-      layout: device.createPipelineLayout({ bindGroupLayouts: [layout] }), compute: { module, entryPoint, constants },
-    });
-  } catch (error) {
+  const compiling = device.createComputePipelineAsync({
+    layout: device.createPipelineLayout({ bindGroupLayouts: [layout] }), compute: { module, entryPoint, constants },
+  }).catch((error) => {
     reason = error.message;
-  }
-
-  const problem = await device.popErrorScope().catch(() => null);
+    return null;
+  });
+  // The scope ends before anything is awaited: scopes are a stack, and several kernels are compiled at once.
+  const checked = device.popErrorScope().catch(() => null);
+  const pipeline = await compiling;
+  const problem = await checked;
   const { messages } = await module.getCompilationInfo().catch(() => ({ messages: [] }));
   const errors = messages.filter((message) => message.type === "error");
   const where = ({ lineNum, linePos, message }) => `${lineNum}:${linePos}: ${message}`;
@@ -139,7 +139,7 @@ export class Gpu {
     this.handles = [null];
     this.free = [];
     this.device = null;
-    this.pipelines = new Map();      // WGSL text and constants -> pipeline handle
+    this.pipelines = new Map();      // WGSL text and constants -> promise of {handle, reason}
     this.readbacks = new WeakMap();  // readback buffer -> its pending request and callbacks
     this.pending = 0;
     this.channel = new MessageChannel();
@@ -250,20 +250,17 @@ export class Gpu {
 
   async createPipeline(wgsl, entryPoint, kinds, named, ticket) {
     const device = this.device;
-    let reason = "the GPU is gone";
     const key = `${named}\n${wgsl}`;
-    let handle = this.pipelines.get(key) ?? 0;       // a pipeline with the same text and constants is reused
-    // Never call onPipeline() inside this call. A caller that requests the next pipeline in the callback would
-    // otherwise nest one call deeper for each pipeline that exists already.
-    if (handle) await null;
-    else if (device) {
-      const made = await compile(device, wgsl, entryPoint, kinds, named);
-      reason = made.reason ?? reason;
-      if (made.pipeline && this.device === device) {
-        handle = this.add(made);
-        this.pipelines.set(key, handle);
-      }
+    // A pipeline with the same text and constants is reused, also one that is being compiled. onPipeline() is never
+    // called inside this call: a caller that requests the next pipeline in the callback would otherwise nest one call
+    // deeper for each pipeline that exists already.
+    if (device && !this.pipelines.has(key)) {
+      this.pipelines.set(key, compile(device, wgsl, entryPoint, kinds, named).then((made) => (
+        { handle: made.pipeline && this.device === device ? this.add(made) : 0, reason: made.reason })));
     }
+    const making = this.pipelines.get(key);
+    const { handle = 0, reason = "the GPU is gone" } = await making ?? {};
+    if (!handle && this.pipelines.get(key) === making) this.pipelines.delete(key);
     const gone = !device || this.device !== device;
     this.events.onPipeline(ticket, handle || (gone ? -1 : 0), handle ? "" : reason);
   }

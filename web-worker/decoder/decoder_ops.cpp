@@ -440,30 +440,35 @@ void DecoderOps::add_likeliest() {
     likeliest_at_ = sizeof(std::uint32_t) * std::uint64_t{from};
 }
 
-void DecoderOps::create(std::function<void(Status)> done) { create_next(0, std::move(done)); }
+// Requests all kernels at once, because a browser compiles several at the same time.
+void DecoderOps::create(std::function<void(Status)> done) {
+    struct Making {
+        std::size_t left = 0;
+        Status problem;  // the first one
+        std::function<void(Status)> done;
+    };
+    const auto making = std::make_shared<Making>(Making{ops_.size(), {}, std::move(done)});
+    for (Op& op : ops_)
+        device_.create_pipeline(
+            op.kernel, op.constants,
+            [this, &op, making, life = life_.watch()](Result<gpu::PipelineId> made) {
+                if (!life.alive()) return;
+                if (made.ok())
+                    op.pipeline = *made;
+                else if (making->problem.ok())
+                    making->problem = Error{made.error().code,
+                                            text("kernel ", op.kernel, ": ", made.error().message)};
+                if (--making->left > 0) return;
+                making->done(making->problem.ok() ? make_groups() : making->problem);
+            });
+}
 
-void DecoderOps::create_next(std::size_t index, std::function<void(Status)> done) {
-    if (index == ops_.size()) {
-        for (Op& op : ops_) {
-            auto group = device_.create_bind_group(op.pipeline, op.bindings);
-            if (!group.ok()) return done(group.error());
-            op.group = *group;
-        }
-        return done({});
+Status DecoderOps::make_groups() {
+    for (Op& op : ops_) {
+        MOEX_ASSIGN(group, device_.create_bind_group(op.pipeline, op.bindings));
+        op.group = group;
     }
-
-    const Op& op = ops_[index];
-    device_.create_pipeline(
-        op.kernel, op.constants,
-        [this, index, done = std::move(done),
-         life = life_.watch()](Result<gpu::PipelineId> made) mutable {
-            if (!life.alive()) return;
-            if (!made.ok())
-                return done(Error{made.error().code,
-                                  text("kernel ", ops_[index].kernel, ": ", made.error().message)});
-            ops_[index].pipeline = *made;
-            create_next(index + 1, std::move(done));
-        });
+    return {};
 }
 
 void DecoderOps::append(std::vector<gpu::Command>& commands, const Op& op, std::uint32_t x,

@@ -125,7 +125,7 @@ class DecoderOps {
     void add_likeliest();
     void add_span(Addends addends);
     Addends addends_of(std::uint32_t layer) const;
-    void create_next(std::size_t index, std::function<void(Status)> done);
+    Status make_groups();
 
     static void append(std::vector<gpu::Command>& commands, const Op& op, std::uint32_t x,
                        std::uint32_t y, std::uint32_t z = 1, bool same_stage = false);
