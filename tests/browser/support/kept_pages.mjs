@@ -6,20 +6,31 @@ import { join } from "node:path";
 export async function keptOf() {
   const files = [];
   const folder = await (await navigator.storage.getDirectory()).getDirectoryHandle("moex-pages").catch(() => null);
-  if (folder) for await (const name of folder.keys()) files.push(name);
+  let has_folder = folder !== null;
+  try {
+    if (folder) for await (const name of folder.keys()) files.push(name);
+  } catch (error) {
+    if (error.name !== "NotFoundError") throw error;
+    has_folder = false;      // it was deleted meanwhile
+  }
   const databases = (await indexedDB.databases()).map(({ name }) => name);
-  return { has_folder: folder !== null, files, databases };
+  return { has_folder, files, databases };
 }
 
-// Changes one byte of each kept page. `offset` counts from the end if it is negative: page.evaluate(spoil, offset).
+// Changes one byte of each kept page. `offset` counts from the end if it is negative: page.evaluate(spoil, offset). A
+// page that is being written or replaced meanwhile stays as it is.
 export async function spoil(offset) {
   const folder = await (await navigator.storage.getDirectory()).getDirectoryHandle("moex-pages");
   for await (const handle of folder.values()) {
-    const bytes = new Uint8Array(await (await handle.getFile()).arrayBuffer());
-    bytes.set([bytes.at(offset) ^ 1], (offset + bytes.length) % bytes.length);
-    const stream = await handle.createWritable();
-    await stream.write(bytes);
-    await stream.close();
+    try {
+      const bytes = new Uint8Array(await (await handle.getFile()).arrayBuffer());
+      bytes.set([bytes.at(offset) ^ 1], (offset + bytes.length) % bytes.length);
+      const stream = await handle.createWritable();
+      await stream.write(bytes);
+      await stream.close();
+    } catch (error) {
+      if (!["NotFoundError", "NoModificationAllowedError"].includes(error.name)) throw error;
+    }
   }
 }
 
