@@ -92,12 +92,13 @@ async function askAll(prompts, spans, disturb = null) {
 }
 const spansOf = async () => (await hub.status()).spans;
 
-// Asks until `num_holders` workers hold the layers and the first one is used. A second one is a standby, which is
-// proven by checks of one step in 64; here it may still be new, so that the hub checks it before it takes over.
+// Asks until `num_holders` workers hold the layers and have a record, one of them is used, and each expert has two
+// workers again: the hub waits some seconds whether one that left returns, before others get its experts.
 async function settle(prompts, num_holders) {
   for (;;) {
-    const { held } = await spansOf();
-    if (held.length === num_holders && held.some(({ used }) => used)) return;
+    const { spans: { held }, coverage } = await hub.status();
+    if (held.length === num_holders && held.every(({ proven }) => proven) && held.some(({ used }) => used)
+        && coverage.replicas_min >= 2) return;
     await chat(hub, request(prompts[0], "auto", 6));
   }
 }

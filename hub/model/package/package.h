@@ -95,9 +95,9 @@ class ModelPackage {
     Result<ByteView> blob(const Sha256& hash) const;
 
     // A file of the package. files() lists the files of a whole copy: manifest.json first, then
-    // hub.safetensors, the checkpoint's text files, side files, each blob once
-    // ("weights/<sha256>") in the order of the layers, and the files of the draft head ("draft_head/..."). Side files and a
-    // draft head that are not on this machine are left out: the model computes without them.
+    // hub.safetensors, the checkpoint's text files, side files, each blob once ("weights/<sha256>")
+    // in the order of the layers, and the files of the draft head ("draft_head/..."). Side files
+    // and a draft head that are not on this machine are left out: the model computes without them.
     struct File {
         std::string name;
         Sha256 sha256{};
