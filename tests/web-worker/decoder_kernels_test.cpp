@@ -7,6 +7,7 @@
 #include <numeric>
 #include <random>
 
+#include "kernels_constants.h"
 #include "protocol/expert_reference.h"
 #include "tests/support/posted_loop.h"
 #include "tests/support/process_memory.h"
@@ -272,11 +273,16 @@ class DeltaKernelsTest : public DecoderKernelsTest {
         to.insert(to.end(), more.begin(), more.end());
     }
 
+    // Columns of a head's matrix in a workgroup of delta_rule.
+    static constexpr std::uint32_t key_rows = gpu::kernels::delta_rule::key_rows,
+                                   columns = gpu::kernels::delta_rule::threads /
+                                             ((key_dim + key_rows - 1) / key_rows);
+
     // Computes all rows, `at_once` rows a step.
     Outputs run_in_steps(std::uint32_t at_once) {
         Outputs outputs;
         // what an earlier text left must not matter
-        Words columns = words_of(random_floats((taps - 1) * channels, 7)),
+        Words inputs_before = words_of(random_floats((taps - 1) * channels, 7)),
               state = words_of(random_floats(value_heads * key_dim * value_dim, 8));
         for (std::uint32_t first = 0, count = 0; first < num_rows; first += count) {
             count = std::min(at_once, num_rows - first);
@@ -286,9 +292,9 @@ class DeltaKernelsTest : public DecoderKernelsTest {
                         in = words_of(part(inputs, stride, first, count));
             auto left = run("delta_conv",
                             {{"channels", channels}, {"taps", taps}, {"input_stride", stride}},
-                            {header, in, words_of(weights), columns, Words(count * channels)},
+                            {header, in, words_of(weights), inputs_before, Words(count * channels)},
                             {(channels + 63) / 64, 1, 1});
-            columns = left[3];
+            inputs_before = left[3];
             const Words mixed = left[4];
             left = run("delta_rule",
                        {{"key_heads", key_heads},
@@ -297,7 +303,7 @@ class DeltaKernelsTest : public DecoderKernelsTest {
                         {"value_dim", value_dim}},
                        {header, mixed, words_of(part(gates, 2 * value_heads, first, count)),
                         words_of(a_log), words_of(dt_bias), state, Words(count * values)},
-                       {value_heads, (value_dim + 63) / 64, 1});
+                       {value_heads, (value_dim + columns - 1) / columns, 1});
             state = left[5];
             add(outputs.mixed, mixed);
             add(outputs.ruled, left[6]);

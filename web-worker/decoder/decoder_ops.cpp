@@ -515,8 +515,11 @@ void DecoderOps::append_delta_rule(std::vector<gpu::Command>& commands, const La
     append(commands, layer.delta_gates, num_rows, true);
     append(commands, *layer.delta_conv,
            ceil_div(model_.delta_channels(), kernels::delta_conv::threads), 1);
+    // Columns of a head's matrix for each workgroup.
+    const std::uint32_t columns = kernels::delta_rule::threads /
+                                  ceil_div(model_.delta_key_dim, kernels::delta_rule::key_rows);
     append(commands, *layer.delta_rule, model_.delta_value_heads,
-           ceil_div(model_.delta_value_dim, kernels::delta_rule::threads));
+           ceil_div(model_.delta_value_dim, columns));
     append(commands, *layer.delta_gate, model_.delta_value_heads, num_rows);
     append(commands, layer.o, num_rows);
     append(commands, *layer.post_attention_norm, 1, num_rows);

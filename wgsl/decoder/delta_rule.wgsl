@@ -9,12 +9,15 @@
 //   @binding(4) dt_bias  read        f32 [value_heads]
 //   @binding(5) state    read_write  f32 [value_heads, key_dim, value_dim]: S
 //   @binding(6) out      read_write  f32 [num_rows, value_heads, value_dim]
-// S is zero before position 0, where a new text begins. One workgroup for 64 columns of a head's S, a thread for each.
-// Dispatch (value_heads, ceil(value_dim / 64), 1).
+// S is zero before position 0, where a new text begins. A thread keeps key_rows rows of one column of S in registers
+// over all rows of the step, so that S is read and written once. With parts = ceil(key_dim / key_rows), a workgroup has
+// num_threads / parts columns of a head: 32 where key_dim is 128.
+// Dispatch (value_heads, ceil(value_dim / (num_threads / parts)), 1).
 // CPU reference: delta_rule() in tests/web-worker/decoder_twins.h, normalised RMS error <= 1e-5.
 //@ host_checked
 //@ include rows.wgsl
-const num_threads: u32 = 64u;
+const num_threads: u32 = 256u;
+const key_rows: u32 = 16u;
 override key_heads: u32;
 override value_heads: u32;
 override key_dim: u32;     // at most 256
@@ -29,66 +32,110 @@ override value_dim: u32;
 @group(0) @binding(6) var<storage, read_write> out: array<f32>;
 
 const length_eps: f32 = 1e-6;
-var<workgroup> queries: array<f32, 256>;
-var<workgroup> keys: array<f32, 256>;
-var<workgroup> query_squares: array<f32, 64>;
-var<workgroup> key_squares: array<f32, 64>;
+var<workgroup> recalled_parts: array<f32, 256>;
+var<workgroup> sum_parts: array<f32, 256>;
+var<workgroup> square_parts: array<vec2<f32>, 16>;  // of the query and of the key
 
-@compute @workgroup_size(64)
+// Returns four values of a query or a key from `at` on; zeros behind its end, which is `left` values away.
+fn mixed4(at: u32, left: u32) -> vec4<f32> {
+  var four = vec4<f32>();
+  if (left > 0u) { four.x = mixed[at]; }
+  if (left > 1u) { four.y = mixed[at + 1u]; }
+  if (left > 2u) { four.z = mixed[at + 2u]; }
+  if (left > 3u) { four.w = mixed[at + 3u]; }
+  return four;
+}
+// Four rows of a column of S.
+fn state4(at: u32, left: u32) -> vec4<f32> {
+  var four = vec4<f32>();
+  if (left > 0u) { four.x = state[at]; }
+  if (left > 1u) { four.y = state[at + value_dim]; }
+  if (left > 2u) { four.z = state[at + 2u * value_dim]; }
+  if (left > 3u) { four.w = state[at + 3u * value_dim]; }
+  return four;
+}
+fn store4(at: u32, left: u32, four: vec4<f32>) {
+  if (left > 0u) { state[at] = four.x; }
+  if (left > 1u) { state[at + value_dim] = four.y; }
+  if (left > 2u) { state[at + 2u * value_dim] = four.z; }
+  if (left > 3u) { state[at + 3u * value_dim] = four.w; }
+}
+fn product16(a: mat4x4<f32>, b: mat4x4<f32>) -> f32 {
+  let sums = fma(a[3], b[3], fma(a[2], b[2], fma(a[1], b[1], a[0] * b[0])));
+  return (sums.x + sums.y) + (sums.z + sums.w);
+}
+
+@compute @workgroup_size(256)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
+  let parts = (key_dim + key_rows - 1u) / key_rows;
+  let columns = num_threads / parts;
+  let part = thread / columns;
+  let column_here = thread % columns;
+  let column = group.y * columns + column_here;
+  let is_used = part < parts && column < value_dim;
+  let first_key = part * key_rows;
+  // Numbers of rows of S from each of this thread's four rows on; 0: none.
+  let keys_left = select(0u, key_dim - min(key_dim, first_key), is_used);
+  let left = vec4<u32>(keys_left, max(keys_left, 4u) - 4u, max(keys_left, 8u) - 8u, max(keys_left, 12u) - 12u);
+
   let head = group.x;
-  let column = group.y * num_threads + thread;
   let all_keys = key_heads * key_dim;
   let channels = 2u * all_keys + value_heads * value_dim;
-  let key_at = head / (value_heads / key_heads) * key_dim;
+  let key_at = head / (value_heads / key_heads) * key_dim + first_key;
   let rate = -exp(a_log[head]);
   let num_rows = rows[num_rows_word];
   let first_position = rows[rows_word + 1u];
 
+  let at = (head * key_dim + first_key) * value_dim + column;
+  let stride = 4u * value_dim;
+  var s = mat4x4<f32>();
+  if (first_position > 0u) {
+    s = mat4x4<f32>(state4(at, left.x), state4(at + stride, left.y), state4(at + 2u * stride, left.z),
+                    state4(at + 3u * stride, left.w));
+  }
   for (var row = 0u; row < num_rows; row += 1u) {
-    var query_square = 0.0;
-    var key_square = 0.0;
-    for (var i = thread; i < key_dim; i += num_threads) {
-      let query = mixed[row * channels + key_at + i];
-      let key = mixed[row * channels + all_keys + key_at + i];
-      queries[i] = query;
-      keys[i] = key;
-      query_square = fma(query, query, query_square);
-      key_square = fma(key, key, key_square);
-    }
-    query_squares[thread] = query_square;
-    key_squares[thread] = key_square;
-    for (var reach = num_threads / 2u; reach > 0u; reach >>= 1u) {
-      workgroupBarrier();
-      if (thread < reach) {
-        query_squares[thread] += query_squares[thread + reach];
-        key_squares[thread] += key_squares[thread + reach];
-      }
+    let query_at = row * channels + key_at;
+    let query = mat4x4<f32>(mixed4(query_at, left.x), mixed4(query_at + 4u, left.y), mixed4(query_at + 8u, left.z),
+                            mixed4(query_at + 12u, left.w));
+    let keys_at = query_at + all_keys;
+    let key = mat4x4<f32>(mixed4(keys_at, left.x), mixed4(keys_at + 4u, left.y), mixed4(keys_at + 8u, left.z),
+                          mixed4(keys_at + 12u, left.w));
+    recalled_parts[thread] = product16(s, key);
+    if (column_here == 0u && part < parts) {
+      square_parts[part] = vec2<f32>(product16(query, query), product16(key, key));
     }
     workgroupBarrier();
 
-    let query_scale = 1.0 / (sqrt(query_squares[0] + length_eps) * sqrt(f32(key_dim)));
-    let key_scale = 1.0 / sqrt(key_squares[0] + length_eps);
+    var recalled = 0.0;
+    var squares = vec2<f32>();
+    for (var i = 0u; i < parts; i += 1u) {
+      recalled += recalled_parts[i * columns + column_here];
+      squares += square_parts[i];
+    }
+    let query_scale = 1.0 / (sqrt(squares.x + length_eps) * sqrt(f32(key_dim)));
+    let key_scale = 1.0 / sqrt(squares.y + length_eps);
     let input = gates[(2u * row + 1u) * value_heads + head] + dt_bias[head];
     let decay = exp(rate * select(log(1.0 + exp(min(input, 20.0))), input, input > 20.0));
     let beta = 1.0 / (1.0 + exp(-gates[2u * row * value_heads + head]));
-    let is_new = first_position + row == 0u;
-    if (column < value_dim) {
-      let at = head * key_dim * value_dim + column;
-      var recalled = 0.0;
-      for (var i = 0u; i < key_dim; i += 1u) {
-        recalled = fma(select(state[at + i * value_dim], 0.0, is_new), keys[i], recalled);
-      }
-      let value = mixed[row * channels + 2u * all_keys + head * value_dim + column];
-      let change = beta * (value - decay * key_scale * recalled) * key_scale;
+    var value = 0.0;
+    if (is_used) {
+      value = mixed[row * channels + 2u * all_keys + head * value_dim + column];
+    }
+    let change = beta * (value - decay * key_scale * recalled) * key_scale;
+    s = decay * s + change * key;
+    sum_parts[thread] = product16(s, query);
+    workgroupBarrier();
+
+    if (part == 0u && is_used) {
       var sum = 0.0;
-      for (var i = 0u; i < key_dim; i += 1u) {
-        let one = fma(decay, select(state[at + i * value_dim], 0.0, is_new), keys[i] * change);
-        state[at + i * value_dim] = one;
-        sum = fma(one, queries[i], sum);
+      for (var i = 0u; i < parts; i += 1u) {
+        sum += sum_parts[i * columns + column_here];
       }
       out[(row * value_heads + head) * value_dim + column] = sum * query_scale;
     }
-    workgroupBarrier();
   }
+  store4(at, left.x, s[0]);
+  store4(at + stride, left.y, s[1]);
+  store4(at + 2u * stride, left.z, s[2]);
+  store4(at + 3u * stride, left.w, s[3]);
 }
