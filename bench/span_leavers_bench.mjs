@@ -93,9 +93,9 @@ async function askAll(prompts, spans, disturb = null) {
 const spansOf = async () => (await hub.status()).spans;
 
 // Asks until `num_holders` workers hold the layers and have a record, one of them is used, and each expert has two
-// workers again, for which it waits 20 s at most: a stall is longer where a worker is the only one with an expert.
+// workers again, for which it waits 40 s at most: a stall is longer where a worker is the only one with an expert.
 async function settle(prompts, num_holders) {
-  const patience = performance.now() + 20_000;
+  const patience = performance.now() + 40_000;
   for (;;) {
     const { spans: { held }, coverage } = await hub.status();
     if (held.length === num_holders && held.every(({ proven }) => proven) && held.some(({ used }) => used)
