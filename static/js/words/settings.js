@@ -25,6 +25,9 @@ const translations = {
     store: "PostgreSQL, das mehrere Hubs teilen: postgresql://HOST/DB\n"
       + "dort stehen Schlüssel, Sperren, Zähler und das Join-Token; das Passwort kommt aus PGPASSFILE "
       + "oder PGPASSWORD; außerhalb dieses Rechners prüft TLS den Host",
+    "fleet-key": "Datei mit dem Schlüssel, den die Hubs von --store teilen: stirbt ein Hub, setzt ein anderer seine "
+      + "Antworten fort; `moex-hub fleet key DATEI` legt ihn an; Anfragen und Tokens laufender Antworten liegen damit "
+      + "verschlüsselt im Speicher der Hubs",
     static: "Seiten aus einem Ordner statt der eingebauten (für die Arbeit an den Seiten)",
     "connections-max": "offene Verbindungen",
     "connections-per-address": "offene Verbindungen von einer IPv4-Adresse oder einem IPv6-/64",
