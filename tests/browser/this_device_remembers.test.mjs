@@ -10,7 +10,7 @@ import { after, before, test } from "node:test";
 import { ask, keptNow } from "./support/chat_page.mjs";
 import { chooseDevice, deviceSettled, lastAnswer, openChat, set } from "./support/device_page.mjs";
 import { Hub } from "./support/hub.mjs";
-import { filesWith, keptOf, spoil } from "./support/kept_pages.mjs";
+import { filesWith, keptOf, spoil, wholePages } from "./support/kept_pages.mjs";
 import { packSmall } from "./support/small_model.mjs";
 import { launch, launchProfile } from "./support/tab.mjs";
 
@@ -57,11 +57,15 @@ async function turnsOf(page, num) {
 }
 
 const press = (page, button) => page.locator(button).evaluate((node) => node.click());
-// Resolves when what the conversations need is on the disk: the folder no longer grows.
-async function written(page, files_min) {
+// Resolves when `pages_min` pages are on the disk, one of them not among `before`: a longer page of a text replaces the
+// shorter one under another name.
+async function written(page, pages_min, before = []) {
   await page.waitForFunction((words) => (
     document.getElementById("remember-words").textContent.includes(words)), "remembers conversations: ");
-  while ((await page.evaluate(keptOf)).files.length < files_min) await new Promise((go) => { setTimeout(go, 50); });
+  for (let names = []; names.length < pages_min || names.every((name) => before.includes(name));) {
+    await new Promise((go) => { setTimeout(go, 50); });
+    names = await page.evaluate(wholePages);
+  }
   await page.waitForFunction(() => !/: 0 /.test(document.getElementById("remember-words").textContent));
 }
 async function back(page) {
@@ -92,8 +96,9 @@ test("a conversation goes on after a visit elsewhere and a closed browser", asyn
   await page.goto("about:blank");
   await page.goBack();
   await back(page);
+  const pages = await page.evaluate(wholePages);
   assert.deepEqual(await turn(page, questions[1]), plain[1], "after a visit elsewhere");
-  await written(page, 2);
+  await written(page, 2, pages);
   const address = page.url();
   assert.deepEqual(page.errors, []);
   await context.close();

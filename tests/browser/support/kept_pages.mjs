@@ -17,6 +17,22 @@ export async function keptOf() {
   return { has_folder, files, databases };
 }
 
+// Returns the names of the pages that are whole on the disk: page.evaluate(wholePages). The record of a page is written
+// after its file. The database is not created here.
+export async function wholePages() {
+  if (!(await indexedDB.databases()).some(({ name }) => name === "moex-pages")) return [];
+  const ended = (request) => new Promise((resolve, reject) => {
+    request.onsuccess = () => resolve(request.result);
+    request.onerror = () => reject(request.error);
+  });
+  const database = await ended(indexedDB.open("moex-pages"));
+  try {
+    const store = [...database.objectStoreNames][0];
+    const names = store ? await ended(database.transaction(store).objectStore(store).getAllKeys()) : [];
+    return names.filter((name) => name.includes("."));
+  } finally { database.close(); }
+}
+
 // Changes one byte of each kept page. `offset` counts from the end if it is negative: page.evaluate(spoil, offset). A
 // page that is being written or replaced meanwhile stays as it is.
 export async function spoil(offset) {
