@@ -104,7 +104,7 @@ KvCacheOptions cache_of_draft(const Decoder& decoder, const EngineOptions& optio
 }  // namespace
 
 std::vector<DraftSource*> DraftParts::make_sources(const EngineOptions& options) {
-    std::vector<DraftSource*> sources{&ngrams_};
+    std::vector<DraftSource*> sources{&forms_, &ngrams_};
     if (head_) {
         head_drafts_.emplace(
             *head_, *head_experts_,
@@ -123,7 +123,7 @@ std::vector<DraftSource*> DraftParts::make_sources(const EngineOptions& options)
 }
 
 std::string DraftParts::words() const {
-    std::string words = ngrams_.name();
+    std::string words = text(forms_.name(), ", ", ngrams_.name());
     if (head_drafts_) words += text(", ", head_drafts_->name());
     return folder_.empty() ? words : text(words, ", ", folder_);
 }

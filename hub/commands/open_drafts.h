@@ -1,5 +1,5 @@
-// Opens the sources of drafted tokens that `serve` uses: n-grams, the head of the checkpoint that
-// drafts tokens, and the draft model of `--draft DIR`.
+// Opens the sources of drafted tokens that `serve` uses: the forms of answers, n-grams, the head of
+// the checkpoint that drafts tokens, and the draft model of `--draft DIR`.
 #pragma once
 
 #include <memory>
@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "hub/commands/load_model.h"
+#include "hub/draft/forced_draft.h"
 #include "hub/draft/head_draft.h"
 #include "hub/draft/model_draft.h"
 #include "hub/draft/ngram_draft.h"
@@ -31,7 +32,7 @@ class DraftParts {
     // Makes the sources for an engine with the given options, the cheapest first. Called once. The
     // sources live as long as this object.
     std::vector<DraftSource*> make_sources(const EngineOptions& options);
-    // Returns what the sources are, for the log: "ngram", or "ngram, mtp, DIR".
+    // Returns what the sources are, for the log: "grammar, ngram", or "grammar, ngram, mtp, DIR".
     std::string words() const;
 
   private:
@@ -43,6 +44,7 @@ class DraftParts {
     bool is_shadow_ = false;
     std::unique_ptr<ExpertBackend> experts_;
     std::unique_ptr<Decoder> decoder_;
+    ForcedDrafts forms_;
     NgramDrafts ngrams_;
     // of the draft head; null if the model has none
     std::unique_ptr<ExpertBackend> head_experts_;

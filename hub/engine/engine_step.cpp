@@ -506,13 +506,23 @@ void EngineState::draw(DueTokens& due) const {
 // Draws the next tokens. Each sequence has its own sampler, so that a token does not depend on the
 // sequences sampled beside it.
 void EngineState::sample(std::span<DueTokens> due) {
-    const TraceSpan span(Trace::Row::engine, "draw", {"tokens", due.size()});
     const TimePoint started = now_steady();
     device.threads().parallel_for(due.size(), 1, [&](std::size_t begin, std::size_t end) {
         for (DueTokens& one : due.subspan(begin, end - begin)) draw(one);
     });
+    const TimePoint ended = now_steady();
+    if (Trace* const trace = Trace::on(); trace != nullptr) {
+        // Each sequence draws one token, and one more for each drafted token that was right.
+        std::uint64_t rows = 0, tokens = 0;
+        for (const DueTokens& one : due) {
+            rows += one.rows;
+            tokens += one.tokens.size();
+        }
+        trace->span(Trace::Row::engine, "draw", started, ended,
+                    {{"sequences", due.size()}, {"rows", rows}, {"tokens", tokens}});
+    }
     const std::lock_guard lock(mutex);
-    counters.split.drawing += now_steady() - started;
+    counters.split.drawing += ended - started;
 }
 
 // Records, for the rows of one generation in the step, how the experts' answers were obtained and

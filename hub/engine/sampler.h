@@ -29,6 +29,13 @@ class TokenMask {
     // allowed. The span is valid until the next call.
     virtual std::span<const std::uint64_t> allowed(std::span<const TokenId> answer,
                                                    std::uint32_t tokens_left) = 0;
+    // Returns tokens, at most `tokens_max`, that spell the text which must follow `answer`; empty
+    // if the mask leaves a choice of texts. The same text may be cut into other tokens, so that
+    // this is a guess (hub/draft/forced_draft.h).
+    virtual std::vector<TokenId> forced(std::span<const TokenId> answer, std::size_t tokens_max) {
+        static_cast<void>(answer), static_cast<void>(tokens_max);
+        return {};
+    }
 };
 
 struct SamplingOptions {

@@ -448,6 +448,36 @@ void GrammarState::expand(const Parses& parses, Parses& out) const {
     }
 }
 
+// Returns the only byte that may be next, if only words may be next and agree on it.
+std::optional<char> GrammarState::only_byte(const Parses& expanded) const {
+    Parses none;
+    const Walker walker(*grammar_, none);
+    std::optional<char> only;
+    for (const Parse& parse : expanded) {
+        if (parse.leaf != Leaf::words) return std::nullopt;
+        for (std::uint32_t i = parse.first; i < parse.last; ++i) {
+            const Words::Word& word = parse.words->words[i];
+            if (word.text.size() == parse.depth || !walker.in_reach(parse, word)) continue;
+            if (only && *only != word.text[parse.depth]) return std::nullopt;
+            only = word.text[parse.depth];
+        }
+    }
+    return only;
+}
+
+std::string GrammarState::forced(std::size_t bytes_max) const {
+    std::string bytes;
+    Parses at = parses_, expanded;
+    while (bytes.size() < bytes_max) {
+        expand(at, expanded);
+        const std::optional<char> only = only_byte(expanded);
+        if (!only) break;
+        bytes += *only;
+        step(expanded, static_cast<unsigned char>(*only), at);
+    }
+    return bytes;
+}
+
 namespace {
 
 bool step_words(Parse& parse, unsigned char byte) {

@@ -32,6 +32,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -142,6 +143,9 @@ class GrammarState {
 
     std::uint32_t least() const;  // least number of bytes to the end of the answer
     bool may_end() const { return least() == 0; }
+    // Returns the bytes that all possible ends of the answer begin with, at most `bytes_max`, as far
+    // as words decide it: texts, names and numbers count as a choice.
+    std::string forced(std::size_t bytes_max) const;
     std::span<const Parse> parses() const { return parses_; }
     const Grammar& grammar() const { return *grammar_; }
 
@@ -163,6 +167,7 @@ class GrammarState {
 
   private:
     class Walker;
+    std::optional<char> only_byte(const Parses& expanded) const;
     bool adopt(Parses next);
 
     std::shared_ptr<const Grammar> grammar_;

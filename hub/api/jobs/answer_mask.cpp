@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <condition_variable>
 #include <deque>
+#include <string_view>
 #include <thread>
 
 #include "protocol/thread_name.h"
@@ -114,6 +115,45 @@ std::span<const std::uint64_t> AnswerMask::allowed(std::span<const TokenId> answ
     while (taken_ < answer.size()) follow(answer[taken_]);
     if (bits_left_ != tokens_left || bits_behind_ != taken_) fill(tokens_left);
     return bits_;
+}
+
+namespace {
+
+// Cuts a text into the longest tokens, at most `tokens_max`, as a tokenizer mostly does.
+std::vector<TokenId> cut_text(std::string_view text, const TokenTrie& trie,
+                              std::size_t tokens_max) {
+    std::vector<TokenId> ids;
+    while (!text.empty() && ids.size() < tokens_max) {
+        std::size_t longest = 0;
+        TokenId id = 0;
+        std::uint32_t node = 0;
+        for (std::size_t depth = 0; depth < text.size(); ++depth) {
+            std::uint32_t child = node + 1;
+            const auto byte = static_cast<unsigned char>(text[depth]);
+            while (child < trie.nodes[node].end && trie.nodes[child].byte != byte)
+                child = trie.nodes[child].end;
+            if (child >= trie.nodes[node].end) break;
+            node = child;
+            if (trie.tokens_of(node).empty()) continue;
+            longest = depth + 1;
+            id = trie.tokens_of(node).front();
+        }
+        if (longest == 0) break;
+        ids.push_back(id);
+        text.remove_prefix(longest);
+    }
+    return ids;
+}
+
+}  // namespace
+
+std::vector<TokenId> AnswerMask::forced(std::span<const TokenId> answer, std::size_t tokens_max) {
+    constexpr std::size_t bytes_a_token = 8;  // longer tokens are rare
+    const std::lock_guard lock(mutex_);
+    while (taken_ < answer.size()) follow(answer[taken_]);
+    if (is_lost_) return {};
+    const std::string text = state_.forced(bytes_a_token * tokens_max);
+    return cut_text(text, maker_->vocabulary().trie(), tokens_max);
 }
 
 void AnswerMask::expect(std::size_t index, TokenId id) {

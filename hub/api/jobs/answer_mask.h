@@ -45,6 +45,7 @@ class AnswerMask : public TokenMask, public std::enable_shared_from_this<AnswerM
     AnswerMask(std::shared_ptr<MaskMaker> maker, GrammarState begin);
     std::span<const std::uint64_t> allowed(std::span<const TokenId> answer,
                                            std::uint32_t tokens_left) override;
+    std::vector<TokenId> forced(std::span<const TokenId> answer, std::size_t tokens_max) override;
     // Queues the making of the next mask, after token number `index` of the answer, which is `id`.
     void expect(std::size_t index, TokenId id);
     // Returns true if the token budget has forbidden a token that the grammar allows.

@@ -47,4 +47,9 @@ std::span<const std::uint64_t> BoundedMask::allowed(std::span<const TokenId> ans
     return bits_;
 }
 
+// The rules of this mask may forbid a token of the form's text. Such a guess costs a row.
+std::vector<TokenId> BoundedMask::forced(std::span<const TokenId> answer, std::size_t tokens_max) {
+    return inner_ ? inner_->forced(answer, tokens_max) : std::vector<TokenId>{};
+}
+
 }  // namespace moex

@@ -21,6 +21,7 @@ class BoundedMask : public TokenMask {
                 std::size_t vocab_size, std::shared_ptr<TokenMask> inner);
     std::span<const std::uint64_t> allowed(std::span<const TokenId> answer,
                                            std::uint32_t tokens_left) override;
+    std::vector<TokenId> forced(std::span<const TokenId> answer, std::size_t tokens_max) override;
 
   private:
     void forbid(std::span<const TokenId> ids);

@@ -416,17 +416,26 @@ std::unique_ptr<ExpertRound> SwarmBackend::submit(const ExpertBatch& batch) {
             pending->complete(Error{ErrorCode::cancelled, "the swarm was stopped"}, {});
             return;
         }
-        const TraceSpan span(Trace::Row::strand, "round", {"layer", pending->batch.layer});
+        Trace* const trace = Trace::on();
+        const TimePoint began = trace ? now_steady() : TimePoint{};
+        std::set<std::uint16_t> asked;  // distinct experts, for the trace
         std::vector<SwarmAction> actions;
         {
             // The lock keeps the batch valid while the core reads its experts.
             const std::lock_guard spans(pending->mutex);
             if (pending->abandoned) return;
+            if (trace)
+                asked.insert(pending->batch.expert_ids.begin(), pending->batch.expert_ids.end());
             pending->id = state->core.on_round(now_steady(), pending->batch,
                                                std::move(pending->rows), actions);
         }
         state->rounds.emplace(pending->id, pending);
         state->perform(actions);
+        if (trace)
+            trace->span(Trace::Row::strand, "round", began, now_steady(),
+                        {{"layer", pending->batch.layer},
+                         {"rows", pending->batch.num_tokens},
+                         {"experts", asked.size()}});
     });
     return std::make_unique<SwarmRound>(
         pending, state_->spin,

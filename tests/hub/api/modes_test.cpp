@@ -1,6 +1,7 @@
 // Tests of the modes that a request may choose: lossy experts, drafted tokens, late calls.
 #include "tests/hub/api/api_fixture.h"
 
+#include "hub/draft/forced_draft.h"
 #include "hub/draft/ngram_draft.h"
 #include "hub/engine/expert_speculator.h"
 
@@ -141,6 +142,34 @@ TEST_F(ApiTest, RepliesSayHowManyDraftedTokensWereAccepted) {
                 1 + static_cast<double>(accepted) / static_cast<double>(num_drafts), 1e-9);
     EXPECT_LE(drafts["draft_acceptance_rate"].get<double>(), 1.0);
     EXPECT_GE(drafts["tokens_per_step"].get<double>(), 1.0);
+    TearDown();  // destroy the engine before the drafts that it uses
+}
+
+// An answer with a schema gets the texts that the schema leaves as drafts, and stays as it is.
+TEST_F(ApiTest, TheFormOfAnAnswerIsDrafted) {
+    ForcedDrafts forms;
+    EngineOptions engine;
+    engine.draft_sources = {&forms};
+    make(engine, {});
+    const Json schema = Json::parse(R"({"type": "object", "properties": {
+        "city_name": {"type": "string", "maxLength": 6}, "is_capital": {"type": "boolean"}},
+        "required": ["city_name", "is_capital"], "additionalProperties": false})");
+    const auto answer = [&](const Json& speculative) {
+        return ask(chat_path,
+                   chat("A city", {{"moex", {{"speculative", speculative}}},
+                                   {"max_tokens", 80},
+                                   {"seed", 3},
+                                   {"response_format",
+                                    {{"type", "json_schema"},
+                                     {"json_schema", {{"name", "city"}, {"schema", schema}}}}}}))
+            ->json();
+    };
+    const Json plain = answer("off"), drafted = answer(6);
+    EXPECT_EQ(drafted["choices"], plain["choices"]);
+    const Json drafts = drafted["moex"]["speculative"];
+    ASSERT_TRUE(drafts.is_object()) << drafted;
+    EXPECT_EQ(drafts["kind"], "grammar");
+    EXPECT_GT(drafts["tokens_per_step"].get<double>(), 1.0);
     TearDown();  // destroy the engine before the drafts that it uses
 }
 

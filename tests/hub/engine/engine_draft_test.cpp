@@ -1,5 +1,8 @@
 // Tests that drafted tokens change no text: random requests with drafts of every kind equal the
 // same requests without drafts, whatever the drafts are.
+#include <bit>
+
+#include "hub/draft/forced_draft.h"
 #include "hub/draft/model_draft.h"
 #include "hub/draft/ngram_draft.h"
 #include "tests/hub/engine/engine_stage.h"
@@ -17,6 +20,13 @@ class HashMask : public TokenMask {
         for (const TokenId id : answer) hash = (hash ^ id) * 1099511628211u;
         for (std::size_t i = 0; i < 4; ++i) bits_[i] = hash * (2 * i + 1) | 1;
         return bits_;
+    }
+    // Guesses some token that is mostly not allowed, and then one that may not be allowed either.
+    std::vector<TokenId> forced(std::span<const TokenId> answer, std::size_t tokens_max) override {
+        const auto bits = allowed(answer, 1);
+        std::vector<TokenId> ids{static_cast<TokenId>(64 + std::countr_zero(bits[1])), 9};
+        ids.resize(std::min(ids.size(), tokens_max));
+        return ids;
     }
 
   private:
@@ -97,12 +107,13 @@ TEST_F(EngineDraftTest, TextsEqualThoseWithoutDraftsWhateverIsDrafted) {
                       wanted[i].ids);
     }
     NgramDrafts ngrams;
+    ForcedDrafts forced;
 
     EngineOptions options = plain;
     for (const std::optional<std::uint32_t> tokens :
          {std::optional<std::uint32_t>(), std::optional(1u), std::optional(3u), std::optional(8u)})
         for (DraftSource* source :
-             std::initializer_list<DraftSource*>{&right, &wrong, &random, &ngrams}) {
+             std::initializer_list<DraftSource*>{&right, &wrong, &random, &ngrams, &forced}) {
             SCOPED_TRACE(text(source->name(), " ", tokens.value_or(0)));
             options.draft_sources = {source};
             options.draft_tokens = tokens;
@@ -114,7 +125,7 @@ TEST_F(EngineDraftTest, TextsEqualThoseWithoutDraftsWhateverIsDrafted) {
             EXPECT_TRUE(source != &random || !tokens || counters_.accepted_tokens > 0);
         }
     // several sources at once
-    options.draft_sources = {&wrong, &ngrams, &right};
+    options.draft_sources = {&forced, &wrong, &ngrams, &right};
     expect_equal(run(count, options), wanted);
 }
 
