@@ -16,7 +16,7 @@ constexpr std::uint32_t own_tokens = 16;
 constexpr std::uint32_t long_prompt_tokens = 1024;
 constexpr double near_round_trip_s = 0.080, slow_tokens_per_s = 8;
 
-double at(AnswerPlace place, const std::array<double, 4>& seconds) {
+double at(AnswerPlace place, const std::array<double, num_answer_places>& seconds) {
     return seconds[static_cast<std::size_t>(place)];
 }
 
@@ -38,14 +38,42 @@ bool can_work(AnswerPlace place, const RouteFacts& facts) {
         case AnswerPlace::hub: return has_hub;
         case AnswerPlace::handed:
             return is_here && has_hub && facts.hub_hands_off && missing(facts) > own_tokens;
+        case AnswerPlace::refined: return is_here && has_hub && facts.hub_is_better;
         case AnswerPlace::nowhere: break;
     }
     return false;
 }
 
+// Tokens of the prompt whose rows this device can send: whole pages of the hub.
+std::uint32_t sendable(const RouteFacts& facts) {
+    return std::min(facts.prompt_tokens, facts.held_tokens) / own_tokens * own_tokens;
+}
+
 double time_of(double tokens, double tokens_per_s) {
     if (tokens == 0) return 0;
     return tokens_per_s > 0 ? tokens / tokens_per_s : never;
+}
+
+// Seconds until the hub has the rows of this device, which it need not compute then.
+double sending_s(const RouteFacts& facts, double bytes_per_token) {
+    const double bytes_per_s = facts.up_bytes_per_s > 0 ? facts.up_bytes_per_s : facts.bytes_per_s;
+    const double bytes = sendable(facts) * bytes_per_token;
+    return facts.round_trip_s + (bytes_per_s > 0 ? bytes / bytes_per_s : 0);
+}
+
+// Decides whether rows are sent to the hub, and how.
+void choose_sending(const RouteFacts& facts, RouteChoice& choice) {
+    if (!can_work(AnswerPlace::hub, facts) || !facts.hub_takes_pages || sendable(facts) == 0)
+        return;
+    if (facts.hub.prompt_tokens_per_s == 0) {
+        const bool is_near = facts.round_trip_s > 0 && facts.round_trip_s < near_round_trip_s;
+        choice.sends_pages = is_near && sendable(facts) > long_prompt_tokens;
+        return;
+    }
+    const double computing_s = sendable(facts) / facts.hub.prompt_tokens_per_s;
+    const bool in_time = sending_s(facts, facts.f16_bytes_per_token) < computing_s;
+    choice.sends_as_u8 = !in_time && sending_s(facts, facts.u8_bytes_per_token) < computing_s;
+    choice.sends_pages = in_time || choice.sends_as_u8;
 }
 
 double seconds_of(AnswerPlace place, const RouteFacts& facts, double bytes_per_token) {
@@ -68,9 +96,29 @@ double seconds_of(AnswerPlace place, const RouteFacts& facts, double bytes_per_t
                        facts.bytes_per_s > 0 ? rest * bytes_per_token / facts.bytes_per_s : 0.0) +
                    time_of(own_tokens, facts.here.prompt_tokens_per_s) +
                    time_of(answer, facts.here.answer_tokens_per_s);
+        case AnswerPlace::refined:  // until the draft is whole
+            return seconds_of(AnswerPlace::here, facts, bytes_per_token);
         case AnswerPlace::nowhere: break;
     }
     return never;
+}
+
+// The seconds of an answer by the hub, for which this device may send rows.
+double hub_seconds(const RouteFacts& facts, const RouteChoice& choice) {
+    const double whole = seconds_of(AnswerPlace::hub, facts, 0);
+    if (!choice.sends_pages) return whole;
+    const double sent_s = sending_s(
+        facts, choice.sends_as_u8 ? facts.u8_bytes_per_token : facts.f16_bytes_per_token);
+    return whole + sent_s - time_of(sendable(facts), facts.hub.prompt_tokens_per_s);
+}
+
+// Returns the place that the wish for quality asks for, whatever the times are.
+AnswerPlace place_by_quality(const RouteFacts& facts) {
+    if (!facts.hub_is_better || facts.quality == AnswerQuality::quickest)
+        return AnswerPlace::nowhere;
+    const bool drafts = facts.quality == AnswerQuality::draft_then_best && !facts.battery_is_low;
+    if (drafts && can_work(AnswerPlace::refined, facts)) return AnswerPlace::refined;
+    return can_work(AnswerPlace::hub, facts) ? AnswerPlace::hub : AnswerPlace::nowhere;
 }
 
 AnswerPlace place_by_thresholds(const RouteFacts& facts) {
@@ -100,6 +148,7 @@ const char* answer_place_name(AnswerPlace place) {
         case AnswerPlace::here: return "here";
         case AnswerPlace::hub: return "hub";
         case AnswerPlace::handed: return "handed";
+        case AnswerPlace::refined: return "refined";
         case AnswerPlace::nowhere: break;
     }
     return "nowhere";
@@ -112,15 +161,26 @@ RouteChoice route(const RouteFacts& facts) {
     choice.as_u8 = wants_u8(facts);
     const double bytes_per_token = choice.as_u8 ? facts.u8_bytes_per_token
                                                 : facts.f16_bytes_per_token;
+    choose_sending(facts, choice);
+    if (can_work(AnswerPlace::refined, facts))
+        choice.seconds[static_cast<std::size_t>(AnswerPlace::refined)] = seconds_of(
+            AnswerPlace::refined, facts, bytes_per_token);
     bool all_known = true;
     for (const AnswerPlace place : places) {
         if (!can_work(place, facts)) continue;
-        const double seconds = seconds_of(place, facts, bytes_per_token);
+        const double seconds = place == AnswerPlace::hub
+                                   ? hub_seconds(facts, choice)
+                                   : seconds_of(place, facts, bytes_per_token);
         choice.seconds[static_cast<std::size_t>(place)] = seconds;
         all_known = all_known && seconds < never;
     }
 
     choice.by_thresholds = choice.place = place_by_thresholds(facts);
+    if (const AnswerPlace wished = place_by_quality(facts); wished != AnswerPlace::nowhere) {
+        choice.is_measured = all_known;
+        choice.place = wished;
+        return choice;
+    }
     if (!all_known || choice.place == AnswerPlace::nowhere) return choice;
     choice.is_measured = true;
     if (facts.battery_is_low && can_work(AnswerPlace::hub, facts)) {

@@ -44,6 +44,12 @@ RouteFacts read_route_facts(const Json& json) {
     const Json& words = member(json, "words");
     if (words.is_string() && words.get_ref<const std::string&>() == "to_hub")
         facts.words = WordsMayGo::to_hub;
+    const Json& quality = member(json, "quality");
+    if (quality == "best") facts.quality = AnswerQuality::best;
+    if (quality == "draft_then_best") facts.quality = AnswerQuality::draft_then_best;
+    read(json, "hub_is_better", facts.hub_is_better);
+    read(json, "hub_takes_pages", facts.hub_takes_pages);
+    read(json, "up_bytes_per_s", facts.up_bytes_per_s);
     read(json, "answer_tokens", facts.answer_tokens);
     read(json, "hub_context_tokens", facts.hub_context_tokens);
     read(json, "hub_answers", facts.hub_answers);
@@ -58,7 +64,8 @@ RouteFacts read_route_facts(const Json& json) {
 
 Json route_json(const RouteChoice& choice) {
     Json seconds = Json::object();
-    for (const AnswerPlace place : {AnswerPlace::here, AnswerPlace::hub, AnswerPlace::handed}) {
+    for (const AnswerPlace place :
+         {AnswerPlace::here, AnswerPlace::hub, AnswerPlace::handed, AnswerPlace::refined}) {
         const double time = choice.seconds[static_cast<std::size_t>(place)];
         seconds[answer_place_name(place)] = std::isfinite(time) ? Json(time) : Json();
     }
@@ -66,6 +73,8 @@ Json route_json(const RouteChoice& choice) {
             {"is_measured", choice.is_measured},
             {"seconds", std::move(seconds)},
             {"as_u8", choice.as_u8},
+            {"sends_pages", choice.sends_pages},
+            {"sends_as_u8", choice.sends_as_u8},
             {"by_thresholds", answer_place_name(choice.by_thresholds)}};
 }
 

@@ -7,6 +7,8 @@
 
 #include <gtest/gtest.h>
 
+#include "protocol/text.h"
+
 namespace moex {
 namespace {
 
@@ -102,6 +104,82 @@ TEST(RouteTest, ALowBatteryLeavesTheWorkToTheHub) {
     EXPECT_EQ(route(facts).place, AnswerPlace::here);
 }
 
+// The table of the wish for quality: hub_is_better, quality, can the hub answer, low battery.
+TEST(RouteTest, QualityDecidesWhereTheHubIsBetter) {
+    using enum AnswerPlace;
+    struct Row {
+        bool is_better;
+        AnswerQuality quality;
+        bool hub_answers, battery_is_low;
+        AnswerPlace place;
+    };
+    constexpr Row rows[] = {
+        {true, AnswerQuality::quickest, true, false, here},
+        {true, AnswerQuality::best, true, false, hub},
+        {true, AnswerQuality::draft_then_best, true, false, refined},
+        {true, AnswerQuality::draft_then_best, true, true, hub},
+        {true, AnswerQuality::best, false, false, here},
+        {true, AnswerQuality::draft_then_best, false, false, here},
+        {false, AnswerQuality::quickest, true, false, here},
+        {false, AnswerQuality::best, true, false, here},
+        {false, AnswerQuality::draft_then_best, true, false, here},
+    };
+    for (const Row& row : rows) {
+        RouteFacts facts = near_hub();
+        facts.here = {8000, 200};  // this device is the quicker one
+        facts.hub_hands_off = false;
+        facts.hub_is_better = row.is_better;
+        facts.quality = row.quality;
+        facts.hub_answers = row.hub_answers;
+        facts.battery_is_low = row.battery_is_low;
+        const std::string what = text("row ", &row - rows);
+        EXPECT_EQ(route(facts).place, row.place) << what;
+        facts.here = facts.hub = {};  // nothing is measured
+        const RouteChoice choice = route(facts);
+        EXPECT_FALSE(choice.is_measured) << what;
+        if (row.place == refined || row.place == hub) EXPECT_EQ(choice.place, row.place) << what;
+        facts.words = WordsMayGo::nowhere;
+        EXPECT_EQ(route(facts).place, here) << what;
+        facts.words = WordsMayGo::to_hub;
+        facts.context_tokens = 0;
+        EXPECT_EQ(route(facts).place, row.hub_answers ? hub : nowhere) << what;
+    }
+}
+
+// 2,000 tokens are here, and the hub computes 4,000 tokens a second: 0.5 s. In f16 they have
+// 16.4 MB, in u8 8.7 MB.
+TEST(RouteTest, PagesAreSentWhereTheyArriveBeforeTheHubIsDone) {
+    RouteFacts facts = near_hub();
+    facts.held_tokens = facts.prompt_tokens;
+    facts.here = {400, 4};
+    facts.hub_takes_pages = true;
+    const auto sent = [&](double up_bytes_per_s) {
+        facts.up_bytes_per_s = up_bytes_per_s;
+        return route(facts);
+    };
+    EXPECT_TRUE(sent(50e6).sends_pages);
+    EXPECT_FALSE(sent(50e6).sends_as_u8);
+    EXPECT_NEAR(seconds(sent(50e6), AnswerPlace::hub), 0.02 + 0.02 + 16.384e6 / 50e6 + 100 / 60.,
+                0.001);
+    EXPECT_TRUE(sent(20e6).sends_as_u8);
+    EXPECT_FALSE(sent(10e6).sends_pages);
+    EXPECT_NEAR(seconds(sent(10e6), AnswerPlace::hub), 0.02 + 0.5 + 100 / 60., 0.001);
+    facts.hub_takes_pages = false;
+    EXPECT_FALSE(sent(50e6).sends_pages);
+    facts.hub_takes_pages = true;
+    facts.held_tokens = 15;
+    EXPECT_FALSE(sent(50e6).sends_pages);
+    // The thresholds, where the hub's rate is not known.
+    facts.held_tokens = 1040;
+    facts.hub = {};
+    EXPECT_TRUE(sent(0).sends_pages);
+    facts.round_trip_s = 0.080;
+    EXPECT_FALSE(sent(0).sends_pages);
+    facts.round_trip_s = 0.020;
+    facts.words = WordsMayGo::nowhere;
+    EXPECT_FALSE(sent(0).sends_pages);
+}
+
 RouteFacts random_facts(std::mt19937& random) {
     const auto number = [&](double low, double high) {
         return std::exp(std::uniform_real_distribution(std::log(low), std::log(high))(random));
@@ -118,6 +196,11 @@ RouteFacts random_facts(std::mt19937& random) {
     facts.hub_answers = chance(0.8);
     facts.hub_hands_off = chance(0.8);
     facts.battery_is_low = chance(0.1);
+    facts.hub_takes_pages = chance(0.5);
+    facts.up_bytes_per_s = rate(1e4, 1e9);
+    facts.hub_is_better = chance(0.3);
+    if (facts.hub_is_better) facts.hub_hands_off = facts.hub_takes_pages = false;
+    facts.quality = static_cast<AnswerQuality>(random() % 3);
     facts.here = {rate(10, 10000), rate(1, 300)};
     facts.hub = {rate(10, 100000), rate(1, 300)};
     facts.bytes_per_s = rate(1e4, 1e9);
@@ -127,9 +210,13 @@ RouteFacts random_facts(std::mt19937& random) {
     return facts;
 }
 
+bool wishes(const RouteFacts& facts) {
+    return facts.hub_is_better && facts.quality != AnswerQuality::quickest;
+}
+
 TEST(RouteTest, NoWayIsChosenThatIsForbiddenOrCannotWork) {
     std::mt19937 random(41);
-    std::array<int, 4> chosen{};
+    std::array<int, num_answer_places> chosen{};
     for (int i = 0; i < 100000; ++i) {
         const RouteFacts facts = random_facts(random);
         const RouteChoice choice = route(facts);
@@ -145,10 +232,16 @@ TEST(RouteTest, NoWayIsChosenThatIsForbiddenOrCannotWork) {
                 ASSERT_TRUE(here && hub && facts.hub_hands_off) << i;
                 ASSERT_GT(facts.prompt_tokens, facts.held_tokens) << i;
                 break;
+            case AnswerPlace::refined:
+                ASSERT_TRUE(here && hub && facts.hub_is_better) << i;
+                ASSERT_EQ(facts.quality, AnswerQuality::draft_then_best) << i;
+                break;
         }
         if (facts.words == WordsMayGo::nowhere)
             ASSERT_TRUE(choice.place == AnswerPlace::here || choice.place == AnswerPlace::nowhere);
-        if (!choice.is_measured || facts.battery_is_low) continue;
+        if (choice.sends_pages)
+            ASSERT_TRUE(hub && facts.hub_takes_pages && facts.held_tokens >= 16) << i;
+        if (!choice.is_measured || facts.battery_is_low || wishes(facts)) continue;
         for (const double other : choice.seconds)
             ASSERT_LE(seconds(choice, choice.place), other) << i;
     }
@@ -161,7 +254,9 @@ TEST(RouteTest, AFasterWayStaysChosen) {
     for (int i = 0; i < 20000; ++i) {
         RouteFacts facts = random_facts(random);
         const RouteChoice choice = route(facts);
-        if (!choice.is_measured || facts.battery_is_low) continue;
+        if (!choice.is_measured || facts.battery_is_low || wishes(facts)) continue;
+        // The rate of one direction says something of the other only where that is not measured.
+        if (facts.up_bytes_per_s == 0) facts.up_bytes_per_s = facts.bytes_per_s;
         if (choice.place == AnswerPlace::here) facts.here.prompt_tokens_per_s *= 3;
         if (choice.place == AnswerPlace::hub) facts.hub.answer_tokens_per_s *= 3;
         if (choice.place == AnswerPlace::handed) facts.bytes_per_s *= 3;
