@@ -370,6 +370,7 @@ bool EngineState::begin_step() {
 
         for (auto& generation : ended) end(std::move(generation), FinishReason::cancelled);
         for (FetchedPages& pages : arrived) take_stored(pages);
+        end_looks();
         publish_gauges();
         if (!running.empty()) return true;
     }
@@ -383,7 +384,7 @@ void EngineState::admit() {
         const GenerationStats stats = next.stats;
         const std::uint32_t furthest = next.furthest;
 
-        next.kv = std::make_unique<KvCache::Sequence>(*cache, next.request.client);
+        next.kv = std::make_unique<KvCache::Sequence>(*cache, next.scope());
         next.page_workers.clear();
         next.offers_pages = true;
         next.fetch = 0;
@@ -415,6 +416,7 @@ void EngineState::admit() {
 // generation. That is enough to admit `next`: an answer rarely becomes as long as its limit. A
 // generation that follows another takes over the leader's pages when they are published.
 bool EngineState::has_room(const Generation& next) {
+    if (next.request.only_looks) return true;
     const std::uint32_t tokens = std::min(static_cast<std::uint32_t>(next.tokens.size()) + 1,
                                           next.tokens_max());
     const std::uint32_t rows = options.step_rows_max,
@@ -440,6 +442,17 @@ void EngineState::publish_gauges() {
     counters.draft_bytes = 0;
     for (const DraftSource* source : options.draft_sources)
         counters.draft_bytes += source->used_bytes();
+}
+
+// Ends the generations that only look, once they have all pages that are known of their prompt.
+void EngineState::end_looks() {
+    std::vector<GenerationId> ids;
+    for (const auto& one : running)
+        if (one->request.only_looks && one->fetch == 0) {
+            give_pages(*one);
+            ids.push_back(one->id);
+        }
+    for (const GenerationId id : ids) end_running(id, FinishReason::length);
 }
 
 void EngineState::end_running(GenerationId id, FinishReason reason, Error error) {

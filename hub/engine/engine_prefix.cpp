@@ -9,7 +9,7 @@ namespace {
 // Returns the length of the common prefix of `a` and `b` in tokens, rounded down to whole pages. At
 // least one row of `a` is left to compute.
 std::uint32_t common_tokens(const Generation& a, const Generation& b, std::uint32_t page_tokens) {
-    if (a.request.client != b.request.client) return 0;
+    if (a.scope() != b.scope()) return 0;
     const std::size_t most = std::min(a.tokens.size() - 1, b.tokens.size());
     const auto end = std::mismatch(a.tokens.begin(),
                                    a.tokens.begin() + static_cast<std::ptrdiff_t>(most),

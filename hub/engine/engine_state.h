@@ -97,6 +97,10 @@ struct Generation {
         return request.prompt_logprobs && prompt_logprobs.size() + 1 < request.prompt.size();
     }
 
+    const std::string& scope() const {
+        return request.scope.empty() ? request.client : request.scope;
+    }
+
     GenerationId id = 0;  // id, assigned when the generation enters the queue
     GenerationRequest request;
     GenerationSink sink;
@@ -217,6 +221,7 @@ struct EngineState {
     bool has_room(const Generation& next);
     void end(std::unique_ptr<Generation> generation, FinishReason reason,
              Error error = {ErrorCode::internal, {}});
+    void end_looks();
     void end_running(GenerationId id, FinishReason reason, Error error = {ErrorCode::internal, {}});
     void publish_gauges();
     void make_cache();

@@ -37,7 +37,7 @@ void EngineState::ask_store(Generation& generation) {
     });
     const auto tokens = std::span<const TokenId>(generation.tokens);
     generation.fetch = options.page_store->fetch(
-        {.client = generation.request.client,
+        {.client = generation.scope(),
          .tokens = tokens.first(tokens.size() - 1),
          .first_page = kv.num_published(),
          .bytes_max = bytes_between_steps(others_decode, cost.expected({.decode_rows = 1})),
@@ -97,7 +97,7 @@ void EngineState::store_pages(Generation& generation) const {
     for (; generation.pages_stored < end; ++generation.pages_stored) {
         const std::uint32_t index = generation.pages_stored;
         const bool is_taken = options.page_store->keep(
-            {.client = generation.request.client,
+            {.client = generation.scope(),
              .tokens = std::span<const TokenId>(generation.tokens)
                            .first(std::size_t{index + 1} * options.page_tokens),
              .workers = generation.page_workers[index],

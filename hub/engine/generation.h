@@ -54,6 +54,9 @@ struct GenerationRequest {
     // Number of tokens to draft in each step, at most draft_tokens_max; 0: none. Empty: the
     // engine's default. The text does not depend on it.
     std::optional<std::uint32_t> draft_tokens;
+    // Only requests of the same scope share what was computed for a common prefix, and pages of the
+    // store; empty: the client's name.
+    std::string scope;
     // If false, no page of this generation is kept in the page store (EngineOptions::page_store).
     bool stores_pages = true;
     // If true, no worker computes whole layers of this generation (hub/engine/span_backend.h).
@@ -62,6 +65,10 @@ struct GenerationRequest {
     // from the page with this index on, and no token is drawn. The model must have neither windows
     // nor recurrent states. No worker computes whole layers.
     std::optional<std::uint32_t> pages_from;
+    // If true, nothing is computed: the generation takes what the cache and the store have of the
+    // prompt, gives the pages that `pages_from` asks for, and ends with FinishReason::length.
+    // GenerationStats::cached_tokens says how many tokens they have.
+    bool only_looks = false;
     // End-of-sequence token ids: a token with such an id ends the generation and causes no
     // TokenEvent.
     std::vector<TokenId> stop_ids;
