@@ -15,6 +15,7 @@
 #include "hub/api/jobs/answer_form.h"
 #include "hub/api/jobs/embedding_job.h"
 #include "hub/api/jobs/prefill_job.h"
+#include "hub/api/jobs/taken_pages.h"
 #include "hub/api/openai/openai_reply.h"
 #include "hub/base/log.h"
 
@@ -111,6 +112,7 @@ struct MoexFields {
     ExpertMode experts{.name = "exact", .perplexity_excess = 0.0};
     LateWish late;
     std::optional<std::uint32_t> draft_tokens;  // empty: the hub's choice
+    std::string pages;                          // name of a text of /v1/pages; empty: none
 };
 
 // Reads moex.experts, the expert mode of a request, or takes the operator's default: "exact", or a
@@ -219,6 +221,10 @@ Checked<MoexFields> read_moex_fields(const OrderedJson& body, const ApiOptions& 
         moex_fields.stays_here = spans == "off";
     else if (!spans.is_null())
         fields.wrong("moex.spans", "\"off\" or \"auto\"", spans);
+    if (const OrderedJson& pages = member(ours, "pages"); pages.is_string())
+        moex_fields.pages = pages.get<std::string>();
+    else if (!pages.is_null())
+        fields.wrong("moex.pages", "a name that /v1/pages returned", pages);
     bool& wanted = moex_fields.resumable;
     read_flag("resumable", wanted);
     if (wanted && !is_stream)
@@ -228,6 +234,16 @@ Checked<MoexFields> read_moex_fields(const OrderedJson& body, const ApiOptions& 
         fields.unsupported("moex.resumable", "lines of JSON have no numbers, which events have.");
     if (fields.problem()) return *fields.problem();
     return moex_fields;
+}
+
+// Pages of a client stay in memory, and its rows go to no worker.
+void use_moex_fields(MoexFields fields, ApiJobInputs& inputs) {
+    const bool has_pages = !inputs.scope.empty();
+    inputs.experts = std::move(fields.experts);
+    inputs.late = fields.late;
+    inputs.draft_tokens = fields.draft_tokens;
+    inputs.stores_pages = fields.stores_pages && !has_pages;
+    inputs.stays_here = fields.stays_here || has_pages;
 }
 
 }  // namespace
@@ -246,6 +262,10 @@ Checked<ApiState::Prepared> ApiState::prepare(const HttpRequest& request, const 
     if (is_chat && !has_effort_setting(params.reasoning_effort)) {
         params.notes["dropped"].push_back(params.effort_param);
         params.reasoning_effort.clear();
+    }
+    if (!moex_fields.pages.empty()) {
+        inputs.scope = scope_of_pages(request, moex_fields.pages);
+        if (inputs.scope.empty()) params.notes["dropped"].push_back("moex.pages");
     }
     MOEX_OR_REFUSE(prompts, is_chat ? encode_chat(params) : encode_texts(params, inputs.echoes));
     for (const auto& prompt : prompts) MOEX_ADMIT(check_fits(prompt, params.source.c_str()));
@@ -276,11 +296,7 @@ Checked<ApiState::Prepared> ApiState::prepare(const HttpRequest& request, const 
     for (const TokenId id : inputs.params.stop_ids) inputs.stop_ids.push_back(id);
     if (inputs.params.middle)
         for (const TokenId id : fill_middle->stops) inputs.stop_ids.push_back(id);
-    inputs.experts = std::move(moex_fields.experts);
-    inputs.late = moex_fields.late;
-    inputs.draft_tokens = moex_fields.draft_tokens;
-    inputs.stores_pages = moex_fields.stores_pages;
-    inputs.stays_here = moex_fields.stays_here;
+    use_moex_fields(std::move(moex_fields), inputs);
     inputs.client = request.client;
     inputs.account = request.account;
     inputs.context_tokens = context_tokens;
@@ -570,7 +586,10 @@ bool Api::has_reasoning_effort() const {
     return state_->chat_template && state_->chat_template->mentions("reasoning_effort");
 }
 
-void Api::sweep_streams() { state_->streams->sweep(); }
+void Api::sweep_streams() {
+    state_->streams->sweep();
+    if (state_->options.taken) state_->options.taken->sweep();
+}
 
 void Api::ollama_embed(HttpRequest request, Responder responder) {
     queue_embedding(std::move(request), ollama_embedding_endpoint, std::move(responder));
@@ -600,6 +619,21 @@ void Api::prefill(HttpRequest request, std::shared_ptr<ByteResponder> responder)
             if (!job.ok()) return responder->refuse(job.refusal());
             (*job)->start();
         });
+}
+
+void Api::open_pages(HttpRequest request, Responder responder) {
+    queue(std::move(request), std::move(responder),
+          [](const ApiState& state, const HttpRequest& asked, const Responder& answers) {
+              state.open_pages(asked, answers);
+          });
+}
+
+void Api::take_pages(HttpRequest request, Responder responder) {
+    queue_answer(std::move(request), std::move(responder), &ApiState::take_pages);
+}
+
+void Api::forget_pages(HttpRequest request, Responder responder) {
+    queue_answer(std::move(request), std::move(responder), &ApiState::forget_pages);
 }
 
 void Api::tokenize(HttpRequest request, Responder responder) {

@@ -59,6 +59,10 @@ class Api {
     void embed(HttpRequest request, Responder responder);  // /v1/embeddings
     // /v1/prefill: the keys and values of a prompt, for a device that goes on by itself.
     void prefill(HttpRequest request, std::shared_ptr<ByteResponder> responder);
+    // /v1/pages: keys and values that a client has computed; `request.rest` is the name of a text.
+    void open_pages(HttpRequest request, Responder responder);
+    void take_pages(HttpRequest request, Responder responder);
+    void forget_pages(HttpRequest request, Responder responder);
     void tokenize(HttpRequest request, Responder responder);
     void detokenize(HttpRequest request, Responder responder);
     void apply_template(HttpRequest request, Responder responder);
@@ -70,8 +74,8 @@ class Api {
     // call it.
     bool has_reasoning_effort() const;
 
-    // Ends resumable streams whose client did not reconnect in time. The caller calls this function
-    // once a second.
+    // Ends resumable streams whose client did not reconnect in time, and drops pages of clients
+    // that were not used for long. The caller calls this function once a second.
     void sweep_streams();
     // Ends a stream that another hub has taken over. Any thread may call it.
     void drop_stream(const std::string& stream_id);

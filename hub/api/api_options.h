@@ -17,6 +17,7 @@
 namespace moex {
 
 class StreamFleet;
+class TakenPages;
 
 struct ApiOptions {
     // `max_tokens` of requests that set none; 0: up to the end of the context.
@@ -43,6 +44,8 @@ struct ApiOptions {
     // The source of the engine's pages of keys and values, of which whole ones make a page of the
     // stream (prefill_job.h). Empty: this hub hands off no pages.
     std::optional<KvSource> kv_source;
+    // Keeps pages that clients send; null: this hub takes none. It outlives the Api.
+    TakenPages* taken = nullptr;
     bool drafts = true;  // the engine drafts tokens, and requests may choose how many
     // The most late expert calls of one answer that default vectors may replace (moex.late_ms); 0:
     // the hub waits for every call.

@@ -95,6 +95,12 @@ struct ApiState : std::enable_shared_from_this<ApiState> {
     Checked<std::shared_ptr<PrefillJob>> prepare_prefill(
         const HttpRequest& request, std::function<bool(std::function<void()>)> run_later,
         std::shared_ptr<ByteResponder> responder) const;
+    // Pages that a client sends; see api_pages.cpp.
+    void open_pages(const HttpRequest& request, const Responder& responder) const;
+    // Returns the scope of pages of this client; empty: they have left, and the hub computes all.
+    std::string scope_of_pages(const HttpRequest& request, const std::string& name) const;
+    Checked<HttpResponse> take_pages(const HttpRequest& request) const;
+    Checked<HttpResponse> forget_pages(const HttpRequest& request) const;
     // Tokenises one input. Refuses a text that does not fit the context, unless `truncates` allows
     // to cut the text.
     Checked<std::vector<TokenId>> encode_input(TextInput input, const char* source,

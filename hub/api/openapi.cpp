@@ -212,6 +212,16 @@ constexpr const char* other_schemas = R"json({
     "first_page": {"type": "integer", "minimum": 0, "default": 0,
       "description": "Pages of 128 tokens before this one are not sent."},
     "rows": {"enum": ["f32", "f16", "u8"], "default": "f16"}}},
+  "PagesRequest": {"type": "object", "required": ["prompt"], "properties": {
+    "model": {"type": "string"},
+    "prompt": {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0}},
+    "held": {"type": "integer", "minimum": 0,
+      "description": "Tokens of the prompt that the client has rows of; default: all."},
+    "pages": {"type": "string", "description": "The name of an earlier text, to go on with it."}}},
+  "TakenPages": {"type": "object", "required": ["pages", "tokens"], "properties": {
+    "pages": {"type": ["string", "null"],
+      "description": "The text's name, for moex.pages; null: there is none, the hub knows all."},
+    "tokens": {"type": "integer", "description": "Tokens that the hub has rows of."}}},
   "TokenizeRequest": {"type": "object", "required": ["content"], "properties": {
     "content": {"type": "string"}, "parse_special": {"type": "boolean", "default": true},
     "with_pieces": {"type": "boolean", "default": false}}},
@@ -403,6 +413,8 @@ constexpr const char* other_schemas = R"json({
       "description": "Schemas allow members that no keyword speaks of, as the standard has it."},
     "store": {"type": "boolean", "default": true,
       "description": "false: the hub keeps nothing of this request on disk (--kv-disk-mb)."},
+    "pages": {"type": "string",
+      "description": "The name of a text whose keys and values were sent (/v1/pages)."},
     "resumable": {"type": "boolean", "default": false,
       "description": "The stream continues for 60 s after a lost connection: /v1/streams."}}},
   "StoppedStream": {"type": "object", "required": ["id", "stopped"], "properties": {

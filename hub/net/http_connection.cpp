@@ -6,6 +6,7 @@
 
 #include "hub/net/fleet/fleet_proof.h"
 #include "hub/net/http/request_id.h"
+#include "hub/net/routes/route.h"
 #include "hub/net/worker_connection.h"
 #include "protocol/check.h"
 
@@ -19,6 +20,12 @@ constexpr std::uint64_t drained_body_bytes_max = 64 << 10;
 constexpr std::uint64_t linger_bytes_max = 16u << 20;
 constexpr Duration linger_within = 2s;
 
+// Some routes take larger bodies than the others.
+GateLimits with_routes(GateLimits limits) {
+    limits.body_bytes_max_of = body_bytes_max_of;
+    return limits;
+}
+
 }  // namespace
 
 HttpConnection::HttpConnection(HubContext& hub, const Routes& routes,
@@ -29,7 +36,7 @@ HttpConnection::HttpConnection(HubContext& hub, const Routes& routes,
       transport_(std::move(transport)),
       executor_(transport_->socket().get_executor()),
       peer_address_(std::move(peer_address)),
-      gate_(hub.options.gate),
+      gate_(with_routes(hub.options.gate)),
       timer_(executor_) {}
 
 HttpConnection::~HttpConnection() {

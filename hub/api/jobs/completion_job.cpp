@@ -88,6 +88,7 @@ void ApiJob::start() {
         request.stop_ids = inputs_.stop_ids;
         request.speculator = inputs_.experts.speculator;
         request.draft_tokens = inputs_.draft_tokens;
+        request.scope = inputs_.scope;
         request.stores_pages = inputs_.stores_pages;
         request.stays_here = inputs_.stays_here;
         request.late_wait = inputs_.late.wait;

@@ -45,6 +45,8 @@ struct ApiJobInputs {
     LateWish late;
     std::optional<std::uint32_t> draft_tokens;  // tokens to draft per step; empty: the hub chooses
     bool stores_pages = true;                   // false: no page is kept on disk (moex.store)
+    // Of pages that the client has sent (moex.pages, jobs/taken_pages.h); empty: the client's own.
+    std::string scope;
     bool stays_here = false;  // no worker computes whole layers of the answer (moex.spans)
     // The grammar that the masks follow, and the tools that it weakens; null: any text is allowed.
     std::shared_ptr<const AnswerRules> rules;

@@ -254,6 +254,7 @@ Status HubProgram::open_gpu() {
         gpu_is_lost_ = true;
         // The cores have another arithmetic and another layout than the pages on disk.
         if (pages_) pages_->turn_off("the GPU was lost, and this machine's cores compute");
+        if (taken_) taken_->turn_off();
         model_.decoder->foresee_with(hints_.get());
         return static_cast<StepDevice*>(model_.decoder.get());
     };
@@ -361,6 +362,17 @@ Status HubProgram::open_pages() {
     MOEX_ASSIGN(pages, open_kept_pages(settings_, state_directory_, kept_pages_parts()));
     pages_ = std::move(pages);
     engine_options_.page_store = pages_.get();
+
+    const auto source = handed_source(settings_, kept_pages_parts());
+    const bool shares = engine_options_.prefix_cache && !engine_options_.noise_prompts;
+    if (!source || !shares || !TakenPages::can_take(*source)) return {};
+    // beside the memory of the engine's keys and values
+    constexpr std::uint64_t share = 4, bytes_max = 1ull << 30;
+    taken_ = std::make_unique<TakenPages>(
+        TakenPagesOptions{.source = *source,
+                          .bytes_max = std::min(bytes_max, engine_options_.kv_bytes_max / share),
+                          .other = pages_.get()});
+    engine_options_.page_store = taken_.get();
     return {};
 }
 
@@ -507,6 +519,7 @@ void HubProgram::join_rooms() {
     api_options.late_calls_max = settings_.contributors.late_calls_max;
     api_options.drafts = settings_.model.drafts;
     api_options.kv_source = handed_source(settings_, kept_pages_parts());
+    api_options.taken = taken_.get();
     api_options.any_model_name = settings_.model.answers_any_model_name;
     offer_streams(api_options);
     api_.emplace(model_.package, model_.tokenizer, model_.chat_template, *engine_, api_options,

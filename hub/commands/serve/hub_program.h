@@ -7,6 +7,7 @@
 #include <mutex>
 #include <optional>
 
+#include "hub/api/jobs/taken_pages.h"
 #include "hub/base/trace.h"
 #include "hub/commands/command.h"
 #include "hub/commands/gpu/gpu_steps.h"
@@ -150,7 +151,8 @@ class HubProgram {
     DraftParts drafts_;  // used by the engine
     DraftSource* only_drafts_ = nullptr;
     std::unique_ptr<Registry> registry_;
-    std::unique_ptr<DiskPages> pages_;  // used by the engine; null: no page is kept on disk
+    std::unique_ptr<DiskPages> pages_;   // used by the engine; null: no page is kept on disk
+    std::unique_ptr<TakenPages> taken_;  // used by the engine; null: clients may send no pages
     MadeKeys made_keys_;
     std::shared_ptr<const SigningKey> signing_key_;  // null: the hub signs nothing
     EngineOptions engine_options_;

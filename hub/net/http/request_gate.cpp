@@ -292,16 +292,23 @@ bool RequestGate::decide_body() {
     if (length) {
         const std::optional<std::uint64_t> wanted = parse_digits(*length);
         if (!wanted) return bad(400, "bad_content_length", "Content-Length is not a plain number");
-        if (*wanted > limits_.body_bytes_max)
-            return bad(413, "body_too_large",
-                       text("the body has ", *wanted, " bytes, at most ", limits_.body_bytes_max,
-                            " are read"));
+        if (*wanted > body_bytes_max())
+            return bad(
+                413, "body_too_large",
+                text("the body has ", *wanted, " bytes, at most ", body_bytes_max(), " are read"));
         remaining_ = *wanted;
         if (remaining_ > 0) part_ = BodyPart::length;
     }
 
     if (part_ == BodyPart::none) expects_continue_ = false;
     return true;
+}
+
+std::uint64_t RequestGate::body_bytes_max() const {
+    const std::uint64_t other = limits_.body_bytes_max_of
+                                    ? limits_.body_bytes_max_of(request_.path, request_.method)
+                                    : 0;
+    return std::max(other, limits_.body_bytes_max);
 }
 
 std::size_t RequestGate::feed_body(std::string_view in) {
@@ -375,9 +382,9 @@ void RequestGate::take_chunk_line() {
         size = size * 16 + static_cast<unsigned>(digit);
     }
 
-    if (size > limits_.body_bytes_max - body_bytes_)
+    if (size > body_bytes_max() - body_bytes_)
         return refuse(413, "body_too_large",
-                      text("the body is larger than ", limits_.body_bytes_max, " bytes"));
+                      text("the body is larger than ", body_bytes_max(), " bytes"));
 
     remaining_ = size;
     trailer_bytes_ = 0;

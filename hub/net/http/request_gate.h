@@ -24,6 +24,8 @@ struct GateLimits {
     std::uint32_t header_fields_max = 100;
     std::uint32_t target_bytes_max = 4096;
     std::uint64_t body_bytes_max = 1u << 20;
+    // Returns another limit for the bodies of a path, or 0; null: there is none.
+    std::uint64_t (*body_bytes_max_of)(std::string_view path, std::string_view method) = nullptr;
 };
 
 // A parsed request for the routes, with two more fields that only the connection needs. The
@@ -78,6 +80,8 @@ class RequestGate {
     bool decide_body();
     std::size_t feed_body(std::string_view in);
     void take_chunk_line();
+
+    std::uint64_t body_bytes_max() const;
 
     GateLimits limits_;
     State state_ = State::idle;

@@ -40,6 +40,7 @@ struct Route {
     const char* rest = nullptr;  // the name of the part that '*' matches
     Door door = Door::keyed;
     Dialect dialect = Dialect::openai;
+    std::uint64_t body_bytes_max = 0;  // 0: as for every route (GateLimits)
 
     constexpr Route says(const char* words, const char* answer_schema = nullptr,
                          const char* request_schema = nullptr) const {
@@ -52,6 +53,11 @@ struct Route {
     constexpr Route speaks(Dialect words) const {
         Route row = *this;
         row.dialect = words;
+        return row;
+    }
+    constexpr Route takes_bytes(std::uint64_t bytes_max) const {
+        Route row = *this;
+        row.body_bytes_max = bytes_max;
         return row;
     }
     constexpr Route with_rest(const char* name) const {
@@ -67,6 +73,8 @@ inline constexpr const char* test_path = "/api/test";  // only with test_routes
 // Returns the row of a path; pages have no row. An exact path is preferred to a prefix, and a row
 // for the method `method` to rows for other methods.
 const Route* find_route(std::string_view path, std::string_view method = {});
+// Returns Route::body_bytes_max of a path; 0: none.
+std::uint64_t body_bytes_max_of(std::string_view path, std::string_view method);
 const Route* page_route();
 // Returns the part of `path` that the '*' of `pattern` matches; empty if `pattern` has no '*'.
 std::string_view rest_of(std::string_view path, std::string_view pattern);

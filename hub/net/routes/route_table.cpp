@@ -11,6 +11,10 @@ namespace {
 
 constexpr std::nullopt_t open_to_all = std::nullopt;
 
+// Bytes of a request with pages of keys and values: one page of 128 tokens of most models, and less
+// than what one client may have in the queue for texts.
+constexpr std::uint64_t page_bytes_max = 15u << 20;
+
 constexpr Route get(const char* path, Handler handler, std::optional<Role> role) {
     return {"GET", path, handler, role};
 }
@@ -94,6 +98,17 @@ constexpr Route route_table[] = {
     post_text("/v1/prefill", &Routes::ask_api<&Api::prefill>)
         .says("The keys and values of a prompt, as a stream of pages (protocol/PROTOCOL.md).",
               nullptr, "PrefillRequest"),
+    post_text("/v1/pages", &Routes::ask_api<&Api::open_pages>)
+        .says("Begins a text whose keys and values the client sends; says which the hub has.",
+              "TakenPages", "PagesRequest"),
+    post_text("/v1/pages/*", &Routes::ask_api<&Api::take_pages>)
+        .says("Takes pages of such a text, as records of bytes (protocol/PROTOCOL.md).",
+              "TakenPages")
+        .with_rest("pages")
+        .takes_bytes(page_bytes_max),
+    remove("/v1/pages/*", &Routes::ask_api<&Api::forget_pages>, Role::api)
+        .says("Forgets such a text.", "TakenPages")
+        .with_rest("pages"),
     get("/v1/streams/*", &Routes::ask_api<&Api::resume_stream>, Role::api)
         .says("The events of a stream with moex.resumable after Last-Event-ID, and those to come.")
         .with_rest("stream"),
@@ -275,6 +290,11 @@ const Route* find_route(std::string_view path, std::string_view method) {
             if (!found || method == route.method) found = &route;
     }
     return found;
+}
+
+std::uint64_t body_bytes_max_of(std::string_view path, std::string_view method) {
+    const Route* const route = find_route(path, method);
+    return route && method == route->method ? route->body_bytes_max : 0;
 }
 
 const Route* page_route() { return &route_table[1]; }

@@ -185,7 +185,14 @@ Checked<void> Routes::check_body_type(const HttpRequest& head, const Route& rout
                             "\" is not supported; send the body as it is"),
                        "unsupported_media_type", ""};
     if (route.dialect == Dialect::ollama) return check_no_foreign_page(head);
-    if (is_json_content_type(head.header("content-type").value_or(""))) return {};
+    const std::string_view type = head.header("content-type").value_or("");
+    // No form of a page can send this type either.
+    if (route.body_bytes_max > 0) {
+        if (type == "application/octet-stream") return {};
+        return Refusal{415, "Content-Type must be application/octet-stream",
+                       "unsupported_media_type", ""};
+    }
+    if (is_json_content_type(type)) return {};
     return Refusal{415, "Content-Type must be application/json", "unsupported_media_type", ""};
 }
 
@@ -296,7 +303,8 @@ void Routes::handle(const Admission& admission, HttpRequest request,
                     std::shared_ptr<WireResponder> responder) const {
     const Route& route = *admission.route;
     if (admission.is_preflight) return answer_preflight(route, request, *responder);
-    if (route.work == Work::text)
+    // Pages are no text; their tokens count against the key's limit.
+    if (route.work == Work::text && route.body_bytes_max == 0)
         if (const auto cost = check_cost(admission, request); !cost.ok()) {
             ++hub_.requests_refused;
             return responder->refuse(cost.refusal());
