@@ -1,12 +1,16 @@
 // Time to the first token of an answer that this device computes alone, that the hub computes, and that the hub reads
 // and this device writes (POST /v1/prefill), in a real Chromium behind a line with a round trip and a bandwidth.
 //   node bench/hand_off_bench.mjs [--model DIR | --shape NAME] [--lines 20:50,1:1000] [--prompts 128,512,900]
-//     [--tokens 32] [--repeat 3] [--rows f16,u8] [--hub-args "ARGS"] [--cases 0] [--seed 41] [--header]
+//     [--tokens 32] [--repeat 3] [--rows f16,u8] [--hub-args "ARGS"] [--turns] [--cases 0] [--seed 41]
+//     [--header]
 // A line is RTT in ms : Mbit/s. NAME as in `moex-hub synth`; such a package gets the demo's tokenizer. Every prompt is
 // new, so that neither place has a part of it. MOEX_BUILD: build folder; MOEX_NPM, MOEX_CHROMIUM, MOEX_CHROMIUM_ARGS as
 // in tests/browser/support/tab.mjs. CSV: see `columns`; medians over the repeats.
 //   first_token_ms  where a token has no text (random weights): from the rate of the tokens behind the first
 //   bytes      of the pages that came;  same: answers with the words of the hub's own greedy answer, of all
+// --turns: instead the second turn of a conversation whose first one this device has computed, with a question of as
+// many words as in --prompts: by this device (turn_here), by the hub, which reads all (turn_hub), and by the hub with
+// this device's pages (turn_moved, POST /v1/pages). `bytes`: of the pages that went.
 // --cases N: instead draws N cases (line, prompt, answer) by the seed, runs each in all three ways, and prints which of
 // them the page would have chosen beside the fastest.
 // example: node bench/hand_off_bench.mjs --header
@@ -29,6 +33,8 @@ const options = {
   model: "static/models/demo", shape: "", lines: "20:50,1:1000", prompts: "128,512,900", tokens: "32", repeat: "3",
   rows: "f16,u8", "hub-args": "", cases: "0", seed: "41",
 };
+const has_turns = process.argv.includes("--turns");
+if (has_turns) process.argv.splice(process.argv.indexOf("--turns"), 1);
 const with_header = readFlags("hand_off_bench", options);
 const median = (list) => [...list].sort((a, b) => a - b)[list.length >> 1];
 const words = (text) => text.split(" ").filter(Boolean);
@@ -92,7 +98,7 @@ await page.evaluate(() => {
   globalThis.answer = async (body, wish) => {
     const began = performance.now();
     let first_ms = 0, text = "", placed = null;
-    worker.postMessage({ type: "ask", body, conversation: "bench", wish });
+    worker.postMessage({ type: "ask", body, conversation: body.messages[0].content, wish });
     for (;;) {
       const one = await next("placed", "text", "ended");
       if (one.placed) placed = one;
@@ -109,7 +115,10 @@ await page.evaluate(() => {
     }
     const response = await fetch("v1/chat/completions", {
       method: "POST", headers: { "Content-Type": "application/json" },
-      body: JSON.stringify({ ...body, stream: true, stream_options: { include_usage: true } }),
+      body: JSON.stringify({
+        ...body, stream: true, stream_options: { include_usage: true },
+        moex: placed.sent_as ? { pages: placed.sent_as } : {},
+      }),
     });
     let rest = "", timings = null, usage = null;
     for (const reader = response.body.pipeThrough(new TextDecoderStream()).getReader(); ;) {
@@ -147,11 +156,12 @@ function promptOf(num_tokens) {
 }
 
 const hub_speed = { prompt_tokens_per_s: 0, answer_tokens_per_s: 0 };
-async function answer(way, content, max_tokens, rows) {
-  const body = { messages: [{ role: "user", content }], max_tokens, temperature: 0 };
+const asked = (content) => [{ role: "user", content }];
+async function answer(way, messages, max_tokens, rows, sends) {
+  const body = { messages, max_tokens, temperature: 0 };
   const wish = {
     words: "to_hub", hub_answers: true, hub_context_tokens: info.context_tokens, answer_tokens: max_tokens,
-    hub: hub_speed, place: way, rows,
+    hub: hub_speed, place: way, rows, sends,
   };
   const one = await page.evaluate(([asked, wished]) => globalThis.answer(asked, wished), [body, wish]);
   if (one.timings?.prompt_n >= 16) {
@@ -162,10 +172,10 @@ async function answer(way, content, max_tokens, rows) {
 }
 
 // The words of the hub for a prompt that it has not read before: asked afterwards, and not timed.
-async function hubsWords(content, max_tokens) {
+async function hubsWords(messages, max_tokens) {
   const response = await fetch(`${hub.url}/v1/chat/completions`, {
     method: "POST", headers: { "Content-Type": "application/json" },
-    body: JSON.stringify({ messages: [{ role: "user", content }], max_tokens, temperature: 0 }),
+    body: JSON.stringify({ messages, max_tokens, temperature: 0 }),
   });
   const { message } = (await response.json()).choices[0];
   return (message.reasoning_content ?? "") + (message.content ?? "");
@@ -184,19 +194,42 @@ async function measureLine(text) {
     const found = ways.map(() => []);
     for (let i = 0; i < Number(options.repeat); i += 1)
       for (const [k, [way, rows]] of ways.entries()) {
-        const content = promptOf(num_tokens);
-        const one = await answer(way, content, Number(options.tokens), rows || undefined);
+        const messages = asked(promptOf(num_tokens));
+        const one = await answer(way, messages, Number(options.tokens), rows || undefined, "");
         if (one.placed?.trouble) throw new Error(one.placed.trouble);
-        found[k].push({ ...one, is_same: one.text === await hubsWords(content, Number(options.tokens)) });
+        found[k].push({ ...one, is_same: one.text === await hubsWords(messages, Number(options.tokens)) });
       }
-    for (const [k, [way, rows]] of ways.entries()) {
-      const of = (read) => median(found[k].map(read));
-      console.log([basename(options.model), adapter_name, rtt_ms, mbit_per_s,
-        of(({ ended }) => ended.prompt_tokens), way, rows, of(({ first_ms }) => first_ms).toFixed(0),
-        of(({ total_ms }) => total_ms).toFixed(0),
-        of(({ ended }) => ended.completion_tokens), of(({ placed }) => placed?.handed_bytes ?? 0),
-        `${found[k].filter(({ is_same }) => is_same).length}/${found[k].length}`].join(","));
-    }
+    print(rtt_ms, mbit_per_s, ways, found, ({ placed }) => placed?.handed_bytes ?? 0);
+  }
+}
+
+function print(rtt_ms, mbit_per_s, ways, found, bytesOf) {
+  for (const [k, [way, rows]] of ways.entries()) {
+    const of = (read) => median(found[k].map(read));
+    console.log([basename(options.model), adapter_name, rtt_ms, mbit_per_s,
+      of(({ ended }) => ended.prompt_tokens), way, rows, of(({ first_ms }) => first_ms).toFixed(0),
+      of(({ total_ms }) => total_ms).toFixed(0), of(({ ended }) => ended.completion_tokens), of(bytesOf),
+      `${found[k].filter(({ is_same }) => is_same).length}/${found[k].length}`].join(","));
+  }
+}
+
+async function measureTurns(text) {
+  const [rtt_ms, mbit_per_s] = text.split(":").map(Number);
+  await setLine(rtt_ms, mbit_per_s);
+  const ways = [["turn_here", ""], ["turn_hub", ""], ...options.rows.split(",").map((rows) => ["turn_moved", rows])];
+  const max_tokens = Number(options.tokens);
+  for (const num_tokens of options.prompts.split(",").map(Number)) {
+    const found = ways.map(() => []);
+    for (let i = 0; i < Number(options.repeat); i += 1)
+      for (const [k, [way, rows]] of ways.entries()) {
+        const first = asked(promptOf(num_tokens));
+        const { text: said } = await answer("here", first, 16);
+        const messages = [...first, { role: "assistant", content: said }, ...asked("And what did he see then?")];
+        const one = await answer(way === "turn_here" ? "here" : "hub", messages, max_tokens, undefined, rows);
+        if (one.placed?.trouble) throw new Error(one.placed.trouble);
+        found[k].push({ ...one, is_same: one.text === await hubsWords(messages, max_tokens) });
+      }
+    print(rtt_ms, mbit_per_s, ways, found, ({ placed }) => placed?.sent_bytes ?? 0);
   }
 }
 
@@ -215,13 +248,13 @@ async function measureCase(number) {
   const num_tokens = Math.round(between(32, context_tokens - 100)), max_tokens = Math.round(between(16, 64));
   await setLine(rtt_ms, mbit_per_s);
   // A user of this line has been answered by each way before; this also measures the line.
-  for (const way of ["here", "hub", "handed"]) await answer(way, promptOf(200), 16);
+  for (const way of ["here", "hub", "handed"]) await answer(way, asked(promptOf(200)), 16, undefined, "");
   const ways = {};
   let choice = null;
   for (const way of ["here", "hub", "handed"]) {
     const times = [];
     for (let i = 0; i < Number(options.repeat); i += 1) {
-      const one = await answer(way, promptOf(num_tokens), max_tokens);
+      const one = await answer(way, asked(promptOf(num_tokens)), max_tokens, undefined, "");
       choice ??= one.placed;
       times.push({ total_ms: one.total_ms, tokens: one.ended });
     }
@@ -238,7 +271,8 @@ async function measureCase(number) {
 try {
   const num_cases = Number(options.cases);
   if (with_header) console.log(num_cases > 0 ? case_columns : columns);
-  if (num_cases === 0) for (const text of options.lines.split(",")) await measureLine(text);
+  const measure = has_turns ? measureTurns : measureLine;
+  if (num_cases === 0) for (const text of options.lines.split(",")) await measure(text);
   const results = [];
   for (let i = 0; i < num_cases; i += 1) results.push(await measureCase(i));
   if (num_cases > 0) {

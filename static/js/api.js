@@ -114,10 +114,11 @@ async function follow(response, stream, how) {
 // cannot be resumed. `onChunk(chunk)` is called once for each parsed event. Resolves at [DONE]. A broken connection is
 // replaced by a new one.
 export async function streamChat(body, how) {
+  const moex = { ...body.moex, resumable: true };
   const response = await fetch(at("v1/chat/completions"), {
     method: "POST",
     headers: { "Content-Type": "application/json", ...withKey(how.key) },
-    body: JSON.stringify({ ...body, stream: true, stream_options: { include_usage: true }, moex: { resumable: true } }),
+    body: JSON.stringify({ ...body, stream: true, stream_options: { include_usage: true }, moex }),
     signal: how.signal,
   });
   if (!response.ok) throw new ApiError(response.status, (await response.json().catch(() => null))?.error);

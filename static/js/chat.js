@@ -167,10 +167,16 @@ async function answerFromEither(request, how) {
   const { response_format, tools, grammar, n = 1 } = request;
   const is_hubs = response_format || tools || grammar || n > 1 || !device.ready;
   const limit = Number(panel.settings.max_tokens) || 0;
-  const wish = places.wish({ key: apiKey(), info, health, limit });
-  if (!is_hubs && await device.answer(request, { ...how, wish })) return;
+  const { quality } = panel.settings;
+  const wish = places.wish({ key: apiKey(), info, health, limit, quality });
+  let pages = "";      // the hub's name for what this device has read of the question
+  const onPlace = (report) => {
+    pages = report.sent_as ?? "";
+    how.onPlace(report);
+  };
+  if (!is_hubs && await device.answer(request, { ...how, onPlace, wish })) return;
   how.onPlace({ placed: "hub" });
-  await streamChat(request, how);
+  await streamChat(pages ? { ...request, moex: { ...request.moex, pages } } : request, how);
 }
 
 // True if a question gets a draft of this device and a better answer of the hub. Forms, and several answers to a

@@ -526,6 +526,16 @@ test("AHandOffNeedsOneModel", () => {
   assert.equal(wishFor({ model: "large", device_model: "small" }).hub_hands_off, false);
 });
 
+test("WishSaysWhichAnswerCountsWhereTheHubIsBetter", () => {
+  const wishFor = (info, quality) => new Places().wish({ key: "", info, health: { status: "ok" }, limit: 0, quality });
+  assert.equal(wishFor({ model: "large" }, "best").hub_is_better, false);
+  const other = wishFor({ model: "large", device_model: "small" }, "best");
+  assert.equal(other.hub_is_better, true);
+  assert.equal(other.quality, "best");
+  assert.equal(settingsOf({ quality: "worst" }).quality, "quickest");
+  assert.equal(settingsOf({ quality: "best" }).quality, "best");
+});
+
 test("PlacesLearnTheHubsSpeedFromItsOwnAnswersOnly", () => {
   const places = new Places();
   const timings = { prompt_n: 100, prompt_per_second: 900, predicted_n: 50, predicted_per_second: 40 };

@@ -8,7 +8,8 @@
 // Messages out: {looked: {name, bytes, missing_bytes, hub_key}}, {fetched: {done_bytes, all_bytes}},
 //               {pages: the report of page_files.js}, and the reports of local_tab.cpp: {opened}, {early}, {progress},
 //               {ready}, {text}, {ended}, {refused}, {failed: {code, message}}; before an answer {placed: "here" |
-//               "handed" | "hub", ...}, where "hub" means that nothing follows and that the hub answers
+//               "handed" | "hub", ...}, where "hub" means that nothing follows and that the hub answers, with the
+//               keys and values `sent_as` that this device has sent, if there are any
 // The model is opened when the files that all layers need are here; the experts of layers follow in order, while later
 // ones are still on their way. A question may be asked from {opened} on.
 import createModule from "./moex-local.js";
@@ -46,6 +47,7 @@ const hand_off = new HandOff({
   },
   takePage: (bytes) => takePage(bytes, true),
   held: () => host.wasm._mx_held_tokens(),
+  readPage: (before, index, num_tokens, as_u8) => pages.readHeld(before, index, num_tokens, as_u8),
 });
 
 // Says where the answer is computed, before the first word of it.
@@ -61,6 +63,9 @@ const pages = new PageFiles({
   endOfPages: () => host.wasm._mx_on_pages_end(),
   readPage(before, turn, index, num_tokens) {
     host.withBytes(before, (address, size) => host.wasm._mx_read_page(address, size, turn, index, num_tokens));
+  },
+  readHeldPage(before, index, num_tokens, as_u8) {
+    host.withBytes(before, (address, size) => host.wasm._mx_read_held_page(address, size, index, num_tokens, as_u8));
   },
 }, (report) => self.postMessage({ pages: report }), place);
 
@@ -211,10 +216,13 @@ self.onmessage = ({ data }) => {
   if (data.type === "look") look(data).catch(fail);
   else if (data.type === "load") load(data).catch(fail);
   else if (data.type === "remember") pages.remember(data.is_on, listed.sha256);
-  else if (data.type === "forget") pages.forget(data.conversation);
+  else if (data.type === "forget") {
+    pages.forget(data.conversation);
+    hand_off.forget(data.conversation);
+  }
   else if (data.type === "ask") {
     pages.begin(data.conversation);
-    hand_off.begin(data.wish ?? null);
+    hand_off.begin(data.wish ?? null, data.conversation);
     is_hubs = false;
     host.withText(JSON.stringify(data.body), (address, size) => host.wasm._mx_local_ask(address, size));
   } else if (data.type === "connection") hand_off.forgetConnection();

@@ -15,8 +15,8 @@ export async function hashOf(tokens, num) {
 
 // Connects one model with its pages.
 export class PageFiles {
-  // `wasm`: the functions takePage(before, page), endOfPages() and readPage(before, turn, index, num_tokens), of which
-  // the last answers by given().
+  // `wasm`: the functions takePage(before, page), endOfPages(), readPage(before, turn, index, num_tokens) and
+  // readHeldPage(before, index, num_tokens, as_u8), of which the last two answer by given().
   // `goOn(tokens)`, if given, runs after the device's own pages and before endOfPages().
   constructor(wasm, onChange, goOn = async () => {}) {
     this.wasm = wasm;
@@ -148,6 +148,15 @@ export class PageFiles {
     return new Promise((give) => {
       this.give = give;
       this.wasm.readPage(before, turn, page, num_tokens);
+    });
+  }
+  // Reads a page of the prompt that find() looks for, as it is on the GPU. The pages that are kept have their turn
+  // first, which ends soon, because their text is not wanted any more.
+  async readHeld(before, index, num_tokens, as_u8) {
+    await this.work;
+    return new Promise((give) => {
+      this.give = give;
+      this.wasm.readHeldPage(before, index, num_tokens, as_u8);
     });
   }
   given(bytes) { this.give(bytes); }

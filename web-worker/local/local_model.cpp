@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "protocol/kv_translate.h"
 #include "web-worker/decoder/greedy_loop.h"
 #include "web-worker/decoder/sampled_loop.h"
 #include "web-worker/local/sampler_chooser.h"
@@ -195,6 +196,25 @@ void LocalModel::read_page(std::uint32_t turn, std::uint32_t index, std::uint32_
     if (turn != turn_ || num_tokens > held_.size())
         return done(Error{ErrorCode::not_found, "another text is on the GPU by now"});
     pages_->read(std::span(held_).first(num_tokens), index, before, std::move(done));
+}
+
+void LocalModel::read_held_page(std::uint32_t index, std::uint32_t num_tokens, bool as_u8,
+                                const Sha256& before, std::function<void(Result<Bytes>)> done) {
+    if (num_tokens > num_held())
+        return done(Error{ErrorCode::not_found, "fewer tokens are on the GPU"});
+    // Codes stay codes, because 16 bits would say no more.
+    const bool has_codes = pages_->source().row_type == KvRowType::u8;
+    const KvRowType wanted = as_u8 || has_codes ? KvRowType::u8 : KvRowType::f16;
+    pages_->read(std::span(held_).first(num_tokens), index, before,
+                 [wanted, done = std::move(done)](Result<Bytes> read) {
+                     if (!read.ok()) return done(std::move(read));
+                     const auto page = decode_kv_page(*read);
+                     if (!page.ok()) return done(page.error());
+                     if (page->source.row_type == wanted) return done(std::move(read));
+                     const auto converted = convert_kv_rows(*page, wanted);
+                     if (!converted.ok()) return done(converted.error());
+                     done(encode_kv_page(converted->page));
+                 });
 }
 
 void LocalModel::add_facts(RouteFacts& facts) const {

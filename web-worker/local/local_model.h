@@ -87,6 +87,11 @@ class LocalModel {
     // `num_tokens` tokens. Error: not_found if another text is on the GPU by now.
     void read_page(std::uint32_t turn, std::uint32_t index, std::uint32_t num_tokens,
                    const Sha256& before, std::function<void(Result<Bytes>)> done);
+    // Reads a page of the present prompt while PageShelf::find() has not ended, as a page of a text
+    // of `num_tokens` tokens, with rows in 8 or 16 bits, to be sent to the hub. Error: not_found if
+    // fewer tokens are on the GPU.
+    void read_held_page(std::uint32_t index, std::uint32_t num_tokens, bool as_u8,
+                        const Sha256& before, std::function<void(Result<Bytes>)> done);
 
   private:
     LocalModel() = default;

@@ -112,6 +112,11 @@ Status load(const std::string& manifest_sha256, const std::string& texts_sha256,
     return {};
 }
 
+void give_page(Result<Bytes> page) {
+    if (!page.ok()) return mx_page_read(nullptr, 0);
+    mx_page_read(page->data(), static_cast<int>(page->size()));
+}
+
 Json ended(const LocalEnd& end) {
     const char* const reason = end.how == AnswerEnd::length      ? "length"
                                : end.how == AnswerEnd::cancelled ? "cancelled"
@@ -219,6 +224,16 @@ EMSCRIPTEN_KEEPALIVE void mx_route(const char* json, std::uint32_t size_bytes) {
     report({{"route", route_json(route(facts))}});
 }
 
+// Answers with mx_page_read(): a page of the present prompt, to be sent to the hub.
+EMSCRIPTEN_KEEPALIVE void mx_read_held_page(const std::byte* before, std::uint32_t size_bytes,
+                                            std::uint32_t index, std::uint32_t num_tokens,
+                                            int as_u8) {
+    Sha256 hash{};
+    if (size_bytes != hash.size() || !tab().model) return mx_page_read(nullptr, 0);
+    std::copy_n(before, hash.size(), hash.begin());
+    tab().model->read_held_page(index, num_tokens, as_u8 != 0, hash, give_page);
+}
+
 // Answers with mx_page_read(). `before`: the SHA-256 of all tokens before the page.
 EMSCRIPTEN_KEEPALIVE void mx_read_page(const std::byte* before, std::uint32_t size_bytes,
                                        std::uint32_t turn, std::uint32_t index,
@@ -226,10 +241,7 @@ EMSCRIPTEN_KEEPALIVE void mx_read_page(const std::byte* before, std::uint32_t si
     Sha256 hash{};
     if (size_bytes != hash.size() || !tab().model) return mx_page_read(nullptr, 0);
     std::copy_n(before, hash.size(), hash.begin());
-    tab().model->read_page(turn, index, num_tokens, hash, [](Result<Bytes> page) {
-        if (!page.ok()) return mx_page_read(nullptr, 0);
-        mx_page_read(page->data(), static_cast<int>(page->size()));
-    });
+    tab().model->read_page(turn, index, num_tokens, hash, give_page);
 }
 
 }  // extern "C"

@@ -30,11 +30,12 @@ export class Places {
   }
 
   // Returns the wish of a question that may be answered by either. `limit`: the most tokens of the answer, or 0.
-  wish({ key, info, health, limit }) {
+  wish({ key, info, health, limit, quality }) {
     const answer_tokens = this.answer_tokens || answer_tokens_usual;
     return {
       words: "to_hub", key, model: info.model, hub: this.hub, hub_answers: health?.status === "ok",
       hub_hands_off: !hasOtherModel(info),      // keys and values are of one model
+      hub_is_better: hasOtherModel(info), quality,
       hub_context_tokens: info.context_tokens ?? 0,
       answer_tokens: limit > 0 ? Math.min(limit, answer_tokens) : answer_tokens,
       battery_is_low: this.battery !== null && !this.battery.charging && this.battery.level < low_battery,

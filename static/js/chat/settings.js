@@ -4,11 +4,13 @@ import { say } from "../words/chat.js";
 
 export const defaults = {
   place: "hub",      // place where answers are computed: "hub", "device", "either" of them, or "refine"
+  quality: "quickest",      // with "either", where the hub has a better model: "quickest" or "best"
   system: "", temperature: 0.8, top_p: 0.95, max_tokens: "", seed: "", top_k: "", min_p: "", presence_penalty: "",
   frequency_penalty: "", repetition_penalty: "", stop_words: "", schema: "", tools: "", tool_choice: "auto",
   logit_bias: "", grammar: "", reasoning_effort: "", n: "",
 };
 export const places = ["hub", "device", "either", "refine"];
+export const qualities = ["quickest", "best"];
 export const efforts = ["", "none", "low", "medium", "high"];
 
 const within = (value, low, high, otherwise) => (
@@ -20,6 +22,7 @@ export function settingsOf(kept) {
   const text = (value) => (typeof value === "number" || typeof value === "string" ? String(value) : "");
   return {
     place: places.includes(from.place) ? from.place : defaults.place,
+    quality: qualities.includes(from.quality) ? from.quality : defaults.quality,
     system: typeof from.system === "string" ? from.system : defaults.system,
     temperature: within(from.temperature, 0, 2, defaults.temperature),
     top_p: within(from.top_p, 0.05, 1, defaults.top_p),

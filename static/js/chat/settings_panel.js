@@ -63,7 +63,9 @@ export class SettingsPanel {
     this.settings[name] = typeof defaults[name] === "number" ? Number(element(name).value) : element(name).value;
     this.keep();
     this.drawField(name);
-    if (name === "place") this.onPlace();
+    if (name !== "place") return;
+    this.drawQuality();
+    this.onPlace();
   }
 
   // Returns the name of the first setting with an invalid value; null if all are valid.
@@ -80,10 +82,15 @@ export class SettingsPanel {
     // A place that cannot compute is hidden, unless the user chose it before.
     element("place-field").hidden = !(info.gives_model && hasWebGpu()) && this.settings.place === "hub";
     element("place-refine").hidden = !hasOtherModel(info) && this.settings.place !== "refine";
+    this.drawQuality();
     element("effort-field").hidden = !info.reasoning_effort;
     // Reset the reasoning effort: a model without effort levels would refuse a value that was chosen for another model.
     if (!info.reasoning_effort) this.settings.reasoning_effort = defaults.reasoning_effort;
     this.drawKnown();
+  }
+  // Answers of one model have one quality, so there is nothing to choose.
+  drawQuality() {
+    element("quality-field").hidden = !(this.info && hasOtherModel(this.info) && this.settings.place === "either");
   }
   drawKnown() {
     element("max_tokens").placeholder = say("as_context", this.context_tokens);
