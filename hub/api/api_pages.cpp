@@ -94,7 +94,9 @@ void ApiState::open_pages(const HttpRequest& request, const Responder& responder
     look.pages_from = taken.num_tokens(owner, name).ok()
                           ? *taken.num_tokens(owner, name) / page_tokens
                           : 0;
-    const std::uint32_t wanted = wish->held / page_tokens * page_tokens;
+    // The last token is computed in any case, because its logits are needed.
+    const auto last = static_cast<std::uint32_t>(wish->prompt.size()) - 1;
+    const std::uint32_t wanted = std::min(wish->held, last) / page_tokens * page_tokens;
     GenerationSink sink;
     sink.on_page = [&taken, owner, name](PromptPage page) {
         // Without room the client sends the page itself, or the hub computes it.

@@ -262,6 +262,7 @@ TEST_F(TakenPagesTest, NothingIsSentWhereTheHubKnowsThePrefix) {
     EXPECT_TRUE(known["pages"].is_null());
     EXPECT_EQ(known["tokens"], 288);
     EXPECT_EQ(taken_->bytes(), 0u);
+    EXPECT_TRUE(open({{"prompt", prompt}})->json()["pages"].is_null());
     // Of a longer text the hub has the beginning, and the client sends the rest.
     const auto longer = tokens(520);
     const auto part = open({{"prompt", longer}})->json();
