@@ -249,6 +249,26 @@ test("a cut line is tried again, and the pages that arrived are not sent twice",
   assert.equal((await completed(hub, tokens, sent.result.sent_as)).cached, 992);
 });
 
+test("a cancelled question ends sending that waits, and the hub answers from what it has", async (t) => {
+  const { say, tell, context } = await open(t);
+  const tokens = tokensOf(1000).map((id) => (id + 13) % 1000), pages = await devicePages(other, tokens, "f32");
+  let requests = 0, isWaiting = () => {};
+  const waiting = new Promise((resolve) => { isWaiting = resolve; });
+  await context.route("**/v1/pages/*", (route) => {
+    requests += 1;
+    return requests === 1 ? route.continue() : isWaiting();      // the second request is never answered
+  });
+  const answer = say({
+    wish: { ...wish, sends: "f16" }, tokens, held: 1000, choice: sends, here: base64(pages), conversation: "five",
+  });
+  await waiting;
+  await tell({ cancel: true });
+  const { result } = await answer;
+  assert.match(result.trouble, /stopped/);
+  assert.equal(result.sent_pages, 4);
+  assert.equal((await completed(hub, tokens, result.sent_as)).cached, 512);
+});
+
 test("a page of another text, model or form is refused by name", async (t) => {
   const { say } = await open(t);
   const tokens = tokensOf(300).map((id) => (id + 11) % 1000), pages = await devicePages(other, tokens);

@@ -4,7 +4,8 @@
 // this device reads and writes, how fast pages travel, and the round trip.
 import { behindHash, hashOf, page_tokens } from "./page_files.js";
 
-const stalled_ms_max = 10000;        // without a byte for so long, this device computes the rest
+// Without a byte for so long, this device computes the rest; without an answer to pages for so long, the hub does.
+const stalled_ms_max = 10000;
 const round_trip_ms_every = 60000, round_trip_ms_max = 2000;
 const measured_tokens_min = 16;      // a rate over fewer tokens says little
 const measured_bytes_min = 1 << 16;
@@ -247,10 +248,15 @@ export class HandOff {
     if (num_tokens === 0) return;
     const sent = { num_tokens, as_u8, name: this.texts.get(conversation), has: 0, began: performance.now() };
     Object.assign(result, { sent_pages: 0, sent_bytes: 0, sent_ms: 0 });
-    const call = (url, type, body) => fetch(url, {
-      method: "POST", cache: "no-store", signal: stop.signal, body,
-      headers: { "Content-Type": type, ...wish.key ? { Authorization: `Bearer ${wish.key}` } : {} },
-    });
+    const call = async (url, type, body) => {
+      const patience = setTimeout(() => stop.abort(), stalled_ms_max);
+      const headers = { "Content-Type": type, ...wish.key ? { Authorization: `Bearer ${wish.key}` } : {} };
+      try {
+        return await fetch(url, { method: "POST", cache: "no-store", signal: stop.signal, body, headers });
+      } finally {
+        clearTimeout(patience);
+      }
+    };
     for (let tries = 0; tries <= tried_again_max; tries += 1) {
       try {
         const { name: pages, num_tokens: held } = sent;
