@@ -68,12 +68,15 @@ await page.goto(`http://127.0.0.1:${line.port}/status.html`);
 // The page's side: the worker of "this device", and answers in a given way.
 await page.evaluate(() => {
   const worker = new Worker("wasm/local_worker.js", { type: "module" });
+  const { port1: port, port2 } = new MessageChannel();
+  const post = (type, payload) => port.postMessage({ type, sessionId: "bench", payload });
   const heard = [];
   let wake = () => {};
-  worker.onmessage = ({ data }) => {
-    heard.push({ at: performance.now(), ...data });
+  port.onmessage = ({ data: { payload } }) => {
+    heard.push({ at: performance.now(), ...payload });
     wake();
   };
+  worker.postMessage({ type: "CONNECT" }, [port2]);
   worker.onerror = (event) => {
     heard.push({ failed: { code: "error", message: event.message } });
     wake();
@@ -89,16 +92,17 @@ await page.evaluate(() => {
     }
   };
   globalThis.load = async () => {
-    worker.postMessage({ type: "look", key: "", hub_key: "" });
+    navigator.locks.request("moex-session-bench", () => new Promise(() => {}));
+    post("START_SESSION", { key: "", hub_key: "" });
     await next("looked");
-    worker.postMessage({ type: "load", key: "", context_tokens_max: 4096 });
+    post("LOAD", { key: "", context_tokens_max: 4096 });
     return (await next("ready")).ready;
   };
-  globalThis.otherLine = () => worker.postMessage({ type: "connection" });
+  globalThis.otherLine = () => post("CONNECTION");
   globalThis.answer = async (body, wish) => {
     const began = performance.now();
     let first_ms = 0, text = "", placed = null;
-    worker.postMessage({ type: "ask", body, conversation: body.messages[0].content, wish });
+    post("GET_TOKEN", { answer: 1, body, conversation: body.messages[0].content, wish });
     for (;;) {
       const one = await next("placed", "text", "ended");
       if (one.placed) placed = one;

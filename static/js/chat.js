@@ -447,6 +447,7 @@ function drawComposer() {
 
 function hintWords() {
   if (running && running.conversation !== store.current) return say("answering_in", running.conversation.title);
+  if (running && device.waits > 0) return say("waits_for_tab");
   if (!running || !isHere() || !device.is_coming) return say("hint");
   const { layers, num_layers } = device.early ?? {};
   return layers ? say("reads_early", layers, num_layers) : say("waits_for_device");

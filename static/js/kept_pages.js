@@ -147,6 +147,15 @@ export class KeptPages {
   // A file that was cut short is deleted; if that is not possible, its tag does not fit.
   async writeFile(name, sealed) {
     const file = await this.folder.getFileHandle(name, { create: true });
+    // A SharedWorker has no sync access handles. Its stream writes another file, which replaces this one at the end.
+    if (!file.createSyncAccessHandle) {
+      const written = file.createWritable().then((stream) => new Blob([sealed]).stream().pipeTo(stream));
+      await written.catch(async (error) => {
+        await this.folder.removeEntry(name).catch(() => {});
+        throw error;
+      });
+      return;
+    }
     const handle = await file.createSyncAccessHandle();
     let written = 0;
     try {

@@ -5,7 +5,9 @@ import { readFileSync } from "node:fs";
 import { after, before, test } from "node:test";
 
 import { ask } from "./support/chat_page.mjs";
-import { chooseDevice, deviceSettled, few_tokens, greedy, lastAnswer, openChat, set } from "./support/device_page.mjs";
+import {
+  chooseDevice, deviceSettled, few_tokens, greedy, lastAnswer, openChat, set, takeWay,
+} from "./support/device_page.mjs";
 import { Hub } from "./support/hub.mjs";
 import { launch } from "./support/tab.mjs";
 
@@ -52,6 +54,7 @@ GPUDevice.prototype.popErrorScope = async () => new GPUOutOfMemoryError("no memo
 test("a GPU that is too small loads no byte of the model", async (t) => {
   const context = await browser.newContext();
   t.after(() => context.close());
+  await takeWay(context, "tab");      // the modules of a SharedWorker cannot be replaced
   const gpu = readFileSync(new URL("../../web-worker/browser/gpu.js", import.meta.url), "utf8");
   await context.route("**/wasm/gpu.js", (route) => route.fulfill({
     contentType: "text/javascript", body: gpu.replace(/\n(?=const |export )/, `\n${too_small}`),
@@ -75,6 +78,7 @@ FileSystemFileHandle.prototype.createSyncAccessHandle = function() { return crea
 test("two tabs load the model at once where file handles are exclusive", async (t) => {
   const context = await browser.newContext();
   t.after(() => context.close());
+  await takeWay(context, "tab");
   const module = readFileSync(new URL("../../static/js/storage.js", import.meta.url), "utf8");
   await context.route("**/wasm/storage.js", (route) => route.fulfill({
     contentType: "text/javascript", body: exclusive + module,

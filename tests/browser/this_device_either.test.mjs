@@ -8,7 +8,7 @@ import { join } from "node:path";
 import { after, before, test } from "node:test";
 
 import { ask } from "./support/chat_page.mjs";
-import { answerTo, deviceSettled, greedy, lastAnswer, max_tokens, openChat, set } from "./support/device_page.mjs";
+import { answerTo, deviceSettled, greedy, lastAnswer, max_tokens, openChat, set, takeWay } from "./support/device_page.mjs";
 import { Hub, build } from "./support/hub.mjs";
 import { launch } from "./support/tab.mjs";
 
@@ -22,11 +22,12 @@ What did he see?`;
 // Opens a page that answers at the place `globalThis.forced_place`, if there is one. On a software GPU the hub is
 // always faster, so that the page itself would never choose a hand-off.
 async function openForced(context, hub) {
+  await takeWay(context, "tab");      // a context does not see the requests of a SharedWorker
   await context.addInitScript(() => {
-    const post = Worker.prototype.postMessage;
-    Worker.prototype.postMessage = function posted(message, ...rest) {
-      const place = globalThis.forced_place;
-      if (message.wish && place) Object.assign(message.wish, { place, sends: "f16" });
+    const post = MessagePort.prototype.postMessage;
+    MessagePort.prototype.postMessage = function posted(message, ...rest) {
+      const wish = message.payload?.wish, place = globalThis.forced_place;
+      if (wish && place) Object.assign(wish, { place, sends: "f16" });
       return post.call(this, message, ...rest);
     };
   });

@@ -8,7 +8,7 @@ import { join } from "node:path";
 import { after, before, test } from "node:test";
 
 import { ask, keptNow, settled } from "./support/chat_page.mjs";
-import { deviceSettled, greedy, lastAnswer, openChat, prompt, set } from "./support/device_page.mjs";
+import { deviceSettled, greedy, lastAnswer, openChat, prompt, set, takeWay } from "./support/device_page.mjs";
 import { Hub, build, run } from "./support/hub.mjs";
 import { packSmall } from "./support/small_model.mjs";
 import { launch } from "./support/tab.mjs";
@@ -122,6 +122,7 @@ test("on this device only nothing leaves it, and without the hub the draft stand
   t.after(() => own.remove());
   const context = await browser.newContext();
   t.after(() => context.close());
+  await takeWay(context, "tab");      // a context does not see the requests of a SharedWorker
   const page = await openChat(context, own);
   await loadSmall(page);
   const requests = [];

@@ -156,6 +156,11 @@ export class Gpu {
     this.word = new Uint32Array(1);
   }
 
+  // Returns the size of all buffers on the device.
+  get bytes() {
+    return this.handles.reduce((sum, object) => sum + (object instanceof GPUBuffer ? object.size : 0), 0);
+  }
+
   add(object) {
     const handle = this.free.pop() ?? this.handles.length;
     this.handles[handle] = object;

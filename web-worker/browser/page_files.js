@@ -107,7 +107,8 @@ export class PageFiles {
   keep(turn, tokens) {
     const { conversation, turn: now } = this;
     this.work = this.work.then(async () => {
-      const isWanted = () => this.is_on && now === this.turn && !this.forgotten.has(conversation);
+      const isWanted = () => (
+        this.is_on && (this.wasm.mayWrite?.() ?? true) && now === this.turn && !this.forgotten.has(conversation));
       if (!isWanted()) return;
       try {
         const is_full = await this.keepChain(turn, tokens, conversation, isWanted);

@@ -143,8 +143,8 @@ class GrammarState {
 
     std::uint32_t least() const;  // least number of bytes to the end of the answer
     bool may_end() const { return least() == 0; }
-    // Returns the bytes that all possible ends of the answer begin with, at most `bytes_max`, as far
-    // as words decide it: texts, names and numbers count as a choice.
+    // Returns the bytes that all possible ends of the answer begin with, at most `bytes_max`, as
+    // far as words decide it: texts, names and numbers count as a choice.
     std::string forced(std::size_t bytes_max) const;
     std::span<const Parse> parses() const { return parses_; }
     const Grammar& grammar() const { return *grammar_; }

@@ -1,5 +1,5 @@
-// "This device": the hub's model in this browser, behind a worker of its own (/wasm/local_worker.js). Its current phase
-// is in `state`; onChange() is called with each new state:
+// "This device": the hub's model in this browser, which all its tabs share (model_link.js). Its current phase is in
+// `state`; onChange() is called with each new state:
 //   {phase: "off"} | {phase: "looking"} | {phase: "asking", name, bytes, missing_bytes}
 //   | {phase: "fetching" | "warming", done_bytes, all_bytes} | {phase: "ready", adapter, software, context_tokens,
 //     is_short: the context was made smaller, because memory is short}
@@ -9,13 +9,14 @@
 import { ApiError } from "../api.js";
 import { knownHub, rememberHub } from "../known_hub.js";
 import { askToStay } from "../storage.js";
+import { ModelLink } from "./model_link.js";
 
 // The fields of a request that this device supports, with the same meaning as at the hub. A request with a form of
 // answers (tools, a schema, a grammar) is refused earlier.
 const fields = ["messages", "max_tokens", "stop", "temperature", "top_p", "top_k", "min_p", "presence_penalty",
   "frequency_penalty", "repetition_penalty", "seed", "logit_bias", "reasoning_effort"];
 
-// The context size in tokens that the worker allocates. If the GPU's memory is too small, the size is halved, down to
+// The context size in tokens that the model allocates. If the GPU's memory is too small, the size is halved, down to
 // the minimum that is useful for a chat.
 const context_tokens_max = 4096, context_tokens_min = 512;
 
@@ -38,9 +39,12 @@ export class ThisDevice {
     this.onChange = onChange;
     this.onPages = onPages;
     this.pages = null;           // the last report of the kept pages (wasm/page_files.js); null before the first
-    this.worker = null;
-    this.answering = null;       // callbacks of the running answer: {onText, onPlace, resolve, reject, free}
-    this.busy = null;            // promise that resolves when the worker has ended its answer
+    this.link = null;            // to the model; null before the first begin()
+    this.is_begun = false;       // true between begin() and end(), or a failure
+    this.answering = null;       // callbacks of the running answer: {id, onText, onPlace, resolve, reject, free}
+    this.num_answers = 0;
+    this.waits = 0;              // number of answers of other tabs that come before the running one
+    this.busy = null;            // promise that resolves when the model has ended its answer
     this.is_open = false;
     this.early = null;
     this.losses = 0;             // of the GPU, since the last whole answer
@@ -49,7 +53,7 @@ export class ThisDevice {
     this.context_tokens = context_tokens_max;
     this.state = { phase: "off" };
     // Chromium has an event for another network, and every browser has one for a network that is back.
-    const forget = () => this.worker?.postMessage({ type: "connection" });
+    const forget = () => this.link?.post("CONNECTION");
     globalThis.addEventListener?.("online", forget);
     globalThis.navigator?.connection?.addEventListener?.("change", forget);
   }
@@ -66,21 +70,22 @@ export class ThisDevice {
 
   // Asks the hub what has to be downloaded; files that are stored already are loaded onto the GPU without a question.
   begin() {
-    if (this.worker) return;
+    if (this.is_begun) return;
     clearTimeout(this.reopening);
     Object.assign(this, { early: null, is_open: false });
     if (!hasWebGpu()) {
       this.set({ phase: "failed", code: "no_webgpu", message: "" });
       return;
     }
-    this.worker = new Worker(new URL("../../wasm/local_worker.js", import.meta.url), { type: "module" });
-    this.worker.onmessage = ({ data }) => this.hear(data);
-    this.worker.onerror = (event) => {
-      event.preventDefault();
-      this.fail({ code: "unavailable", message: event.message || "its program did not load" });
-    };
+    this.link ??= new ModelLink({
+      facts: () => ({ key: this.apiKey(), hub_key: knownHub() }),
+      onMessage: (message) => this.hearLink(message),
+      onMoved: () => this.move(),
+      onBroken: ({ message }) => this.fail({ code: "unavailable", message }),
+    });
+    this.is_begun = true;
     this.set({ phase: "looking" });
-    this.worker.postMessage({ type: "look", key: this.apiKey(), hub_key: knownHub() });
+    this.link.start();
   }
 
   // Starts the download, after the user has agreed to it.
@@ -89,30 +94,40 @@ export class ThisDevice {
     const { bytes, missing_bytes } = this.state;
     askToStay();
     this.set({ phase: "fetching", done_bytes: bytes - missing_bytes, all_bytes: bytes });
-    this.worker.postMessage({ type: "load", key: this.apiKey(), context_tokens_max: this.context_tokens });
+    this.link.post("LOAD", { key: this.apiKey(), context_tokens_max: this.context_tokens });
     this.remember();
   }
 
-  // Sends the user's choice about keeping pages of conversations to the worker. Call it when the choice changes.
+  // Sends the user's choice about keeping pages of conversations to the model. Call it when the choice changes.
   remember() {
     this.pages = null;
     const knows_model = ["fetching", "warming", "ready"].includes(this.state.phase);
-    if (knows_model) this.worker.postMessage({ type: "remember", is_on: this.remembers() });
+    if (knows_model) this.link.post("REMEMBER", { is_on: this.remembers() });
   }
 
-  // Deletes the pages of a conversation that was deleted. Returns false if there is no worker, which could keep more.
+  // Deletes the pages of a conversation that was deleted. Returns false if there is no model, which could keep more.
   forget(conversation) {
-    this.worker?.postMessage({ type: "forget", conversation });
-    return this.worker !== null;
+    if (this.is_begun) this.link.post("FORGET", { conversation });
+    return this.is_begun;
   }
 
-  // Ends the worker, which frees its GPU and main memory. Downloaded files stay on disk.
+  // Ends the use of the model. If no other tab uses it, its GPU and main memory is free. Downloaded files stay on disk.
   end() {
     clearTimeout(this.reopening);
-    this.worker?.terminate();
-    this.worker = null;
+    if (this.is_begun) this.link.end();
+    this.is_begun = false;
     this.set({ phase: "off" });
     this.endAnswer("reject", aborted());
+  }
+
+  // Begins anew, because the model is computed elsewhere from now on. The running answer is repeated, and only its new
+  // words are passed on.
+  move() {
+    Object.assign(this, { early: null, is_open: false });
+    this.set({ phase: "looking" });
+    const error = new ApiError(400, { code: "device_moved", message: "" });
+    error.is_passing = true;
+    this.endAnswer("reject", error);
   }
 
   // Notes that a question may be asked, or how far one has been read before all layers are here.
@@ -123,8 +138,7 @@ export class ThisDevice {
   }
 
   fail({ code, message }) {
-    this.worker?.terminate();
-    this.worker = null;
+    this.is_begun = false;
     Object.assign(this, { early: null, is_open: false });
     const error = new ApiError(400, { code: `device_${code}`, message });
     if (code === "no_memory" && this.context_tokens > context_tokens_min) {
@@ -140,8 +154,21 @@ export class ThisDevice {
     this.endAnswer("reject", error);
   }
 
+  // A message of the model, over the link.
+  hearLink({ type, payload }) {
+    if (type === "ACK") {
+      globalThis.moexDevice = { home: payload.home, way: this.link.way };
+      payload.reports.forEach((report) => this.hear(report));
+    } else if (type === "TOKEN") this.hearAnswer(payload);
+    else if (payload.moved) {
+      this.move();
+      this.link.startSession();
+    } else this.hear(payload);
+  }
+
   hear(message) {
     if (message.looked) {
+      this.is_begun = true;      // another tab may have begun after a failure
       if (message.looked.hub_key) rememberHub(message.looked.hub_key);
       this.set({ phase: "asking", ...message.looked });
       if (message.looked.missing_bytes === 0) this.load();
@@ -151,20 +178,29 @@ export class ThisDevice {
     } else if (message.fetched) this.set({ phase: "fetching", ...message.fetched });
     else if (message.progress) this.set({ phase: "warming", ...message.progress });
     else if (message.opened) this.open();
-    else if (message.early) this.open(message.early);
     else if (message.ready) {
       const is_short = message.ready.context_tokens === this.context_tokens && this.context_tokens < context_tokens_max;
+      Object.assign(globalThis.moexDevice, message.ready);
       this.set({ phase: "ready", ...message.ready, is_short });
+    } else if (message.failed) this.fail(message.failed);
+  }
+
+  // A report about the answer `message.answer`.
+  hearAnswer({ answer, ...message }) {
+    if (answer !== this.answering?.id) return;
+    if (this.waits > 0 || message.waits) {
+      this.waits = message.waits ?? 0;
+      this.onChange(this.state);
     }
-    else if (message.failed) this.fail(message.failed);
-    else if (message.text !== undefined) this.answering?.onText(message.text);
+    if (message.early) this.open(message.early);
+    else if (message.text !== undefined) this.answering.onText(message.text);
     else if (message.refused) {
       const { code, message: words } = message.refused;
       const is_long = code === "overloaded";
       const error = { code: is_long ? "context_length_exceeded" : code, message: words };
       this.endAnswer("reject", new ApiError(400, error));
     } else if (message.placed) {
-      this.answering?.onPlace(message);
+      this.answering.onPlace(message);
       if (message.placed === "hub") this.endAnswer("resolve", { is_hubs: true });
     } else if (message.ended) {
       this.losses = 0;
@@ -216,22 +252,24 @@ export class ThisDevice {
     return true;
   }
 
-  // Lets the worker compute an answer. The worker is busy until the answer has ended, even if the caller was aborted.
+  // Lets the model compute an answer. This tab is busy until the answer has ended, even if the caller was aborted.
   run(body, { signal, conversation, wish = null, onPlace = () => {} }, onText) {
     return new Promise((resolve, reject) => {
       if (signal.aborted) return reject(aborted());
       if (!this.is_open) return reject(this.notReady());
+      this.num_answers += 1;
+      const id = this.num_answers;
       this.busy = new Promise((free) => {
         this.answering = {
-          resolve, reject, free, onPlace,
+          id, resolve, reject, free, onPlace,
           onText: (text) => signal.aborted || onText(text),
         };
       });
       signal.addEventListener("abort", () => {
-        if (this.answering?.resolve === resolve) this.worker?.postMessage({ type: "cancel" });
+        if (this.answering?.id === id) this.link.post("CANCEL", { answer: id });
         reject(aborted());
       }, { once: true });
-      this.worker.postMessage({ type: "ask", body, conversation, wish });
+      this.link.post("GET_TOKEN", { answer: id, body, conversation, wish });
     });
   }
 
@@ -240,6 +278,7 @@ export class ThisDevice {
     const { answering } = this;
     this.answering = null;
     this.busy = null;
+    this.waits = 0;
     answering?.[how](value);
     answering?.free();
   }

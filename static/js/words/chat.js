@@ -216,6 +216,7 @@ export const table = {
     device_welcome_missing: "You chose this device for the answers, so nothing that you write goes to the hub. The "
       + "model is not here yet: the settings say what is missing.",
     waits_for_device: "The model is loading; the answer begins when it is ready.",
+    waits_for_tab: "This device answers a question of another tab first.",
     reads_early: (layers, all) => `The model is loading; ${layers} of its ${all} layers have read your question.`,
     device_not_ready: "The model is not on this device yet. The settings show the progress.",
     device_no_form: "This device writes plain text only: empty the form of answers in the settings, or let "
@@ -561,6 +562,7 @@ export const table = {
     device_welcome_missing: "Du hast dieses Gerät für die Antworten gewählt, also geht nichts, was du schreibst, zum "
       + "Hub. Das Modell ist noch nicht hier: was fehlt, steht in den Einstellungen.",
     waits_for_device: "Das Modell lädt; die Antwort beginnt, sobald es bereit ist.",
+    waits_for_tab: "Dieses Gerät beantwortet zuerst eine Frage aus einem anderen Tab.",
     reads_early: (layers, all) => `Das Modell lädt; ${layers} seiner ${all} Schichten haben deine Frage gelesen.`,
     device_not_ready: "Das Modell ist noch nicht auf diesem Gerät. Wie weit es ist, sagen die Einstellungen.",
     device_no_form: "Dieses Gerät gibt nur einfachen Text: leere die Form der Antworten in den Einstellungen, oder "

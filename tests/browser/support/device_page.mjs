@@ -30,6 +30,21 @@ export async function set(page, fields) {
   await page.locator("#close-settings").click();
 }
 
+// How the tabs of a context reach the one model (static/js/chat/model_link.js): "shared" where a SharedWorker computes,
+// "tab" where a tab does, and "heard" where tabs have no SharedWorker to meet. Call it before pages are opened.
+export async function takeWay(context, way) {
+  if (way === "tab") {
+    await context.addInitScript(() => {
+      const Known = globalThis.SharedWorker;
+      // This browser does not know the option `extendedLifetime`.
+      globalThis.SharedWorker = function SharedWorker(url, { name, type }) { return new Known(url, { name, type }); };
+    });
+  } else if (way === "heard") await context.addInitScript(() => { delete globalThis.SharedWorker; });
+}
+
+// Returns {home, way, gpu_bytes, ...} of the model that the page uses.
+export const deviceOf = (page) => page.evaluate(() => globalThis.moexDevice);
+
 // Waits until the model is on the GPU, or until the page says why the model cannot be loaded.
 export async function deviceSettled(page) {
   await page.waitForFunction(() => {

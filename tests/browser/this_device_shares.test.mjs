@@ -1,0 +1,172 @@
+// "This device" in several tabs of one browser: one copy of the model on the GPU and one download. Each way on which
+// tabs can share it (static/js/chat/model_link.js) is tried with the others switched off. The model is a small one.
+import assert from "node:assert/strict";
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { after, before, test } from "node:test";
+
+import { ask, keptNow, settled } from "./support/chat_page.mjs";
+import {
+  chooseDevice, deviceOf, deviceSettled, lastAnswer, openChat, set, takeWay,
+} from "./support/device_page.mjs";
+import { Front } from "./support/front.mjs";
+import { Hub } from "./support/hub.mjs";
+import { packSmall } from "./support/small_model.mjs";
+import { launch } from "./support/tab.mjs";
+
+const questions = ["Tell me of a garden.", "What grows in it?"];
+const many = 64;
+
+let folder, browser, hub;
+before(async () => {
+  folder = mkdtempSync(join(tmpdir(), "moex-small-"));
+  const [model, launched] = await Promise.all([packSmall(folder, { layers: 2 }), launch()]);
+  browser = launched;
+  hub = await Hub.start(["--backend", "local", "--model", model]);
+});
+after(async () => {
+  await browser?.close();
+  await hub?.remove();
+  rmSync(folder, { recursive: true, force: true });
+});
+
+// A proxy before the hub, which counts the bytes of the model's files that were asked for, and notes what is sent to
+// the hub. (A browser context does not show the requests of a SharedWorker.)
+async function counting(t) {
+  const front = await Front.start(hub, (request, response, pass) => {
+    delete request.headers.origin;      // the header names the proxy, so the hub would refuse the request
+    const range = /^bytes=(\d+)-(\d+)$/.exec(request.headers.range ?? "");
+    if (!["GET", "HEAD"].includes(request.method)) front.told.push(request.url);
+    if (request.url.startsWith("/api/package/") && range) front.fetched += Number(range[2]) - Number(range[1]) + 1;
+    return pass();
+  });
+  Object.assign(front, { fetched: 0, told: [] });
+  t.after(() => front.stop());
+  return front;
+}
+async function openWay(t, way, site) {
+  const context = await browser.newContext();
+  t.after(() => context.close());
+  await takeWay(context, way);
+  return { context, open: () => openChat(context, site) };
+}
+// Chooses this device in a further tab: the model is here.
+async function joinIn(page) {
+  await set(page, { place: "device", max_tokens: String(many), temperature: "0" });
+  assert.match(await deviceSettled(page), /^Ready/);
+}
+
+// Returns the number of workers that compute: of tabs, and SharedWorkers.
+async function computing(context) {
+  const isComputing = (url) => url.endsWith("/wasm/local_worker.js");
+  const own = context.pages().flatMap((page) => page.workers()).filter((worker) => isComputing(worker.url()));
+  const session = await browser.newBrowserCDPSession();
+  const { targetInfos } = await session.send("Target.getTargets");
+  await session.detach();
+  const shared = targetInfos.filter(({ type, url }) => type === "shared_worker" && isComputing(url));
+  return { own: own.length, shared: shared.length };
+}
+
+const newChat = (page) => page.locator("#new-chat").evaluate((node) => node.click());
+// Resolves in the middle of the answer.
+const answering = (page) => page.waitForFunction(() => (
+  document.querySelector(".message.assistant:last-child .body")?.textContent.length > 10));
+// Resolves to the text of the shown answer, when it has ended. The tabs share what is kept, so that it says nothing.
+async function shown(page) {
+  await settled(page);
+  assert.equal(await page.locator(".message.assistant").last().locator(".place").textContent(), "this device");
+  return page.locator(".message.assistant .body").last().textContent();
+}
+async function answerIn(page, words) {
+  await newChat(page);
+  await ask(page, words);
+  return shown(page);
+}
+
+for (const way of ["shared", "tab", "heard"]) {
+  test(`${way}: two tabs share one copy, and the model outlives the first tab`, async (t) => {
+    const front = await counting(t);
+    const { context, open } = await openWay(t, way, front);
+    const first = await open();
+    await chooseDevice(first);
+    await set(first, { max_tokens: String(many) });
+    const { bytes } = await first.evaluate(async () => {
+      const files = await (await fetch("/api/package")).json();
+      const texts = "tokenizer|tokenizer_config|generation_config";
+      const read = new RegExp(`^(weights/.*|manifest\\.json|hub\\.safetensors|(${texts})\\.json)$`);
+      return { bytes: files.files.filter(({ name }) => read.test(name)).reduce((sum, one) => sum + one.bytes, 0) };
+    });
+    assert.equal(front.fetched, bytes, "each byte was fetched once");
+    const alone = await deviceOf(first);
+    assert.equal(alone.way, way === "shared" ? "shared" : "tab");
+    assert.ok(alone.gpu_bytes > 0);
+
+    const second = await open();
+    await joinIn(second);
+    const both = await Promise.all([first, second].map(deviceOf));
+    assert.deepEqual(both.map(({ home }) => home), [alone.home, alone.home]);
+    assert.equal(both[1].gpu_bytes, alone.gpu_bytes);
+    assert.deepEqual(await computing(context), way === "shared" ? { own: 0, shared: 1 } : { own: 1, shared: 0 });
+    assert.equal(front.fetched, bytes, "the second tab fetched nothing");
+
+    // Two questions at once: the second one waits, and each tab gets the answer to its own.
+    const expected = [await answerIn(first, questions[0]), await answerIn(first, questions[1])];
+    assert.notEqual(expected[0], expected[1]);
+    await ask(second, questions[0]);
+    await answering(second);
+    await newChat(first);
+    await ask(first, questions[1]);
+    await first.locator("#hint", { hasText: "a question of another tab first" }).waitFor();
+    assert.deepEqual([await shown(second), await shown(first)], expected);
+
+    // The tab that computes, or that came first, is closed in the middle of the other's answer.
+    await newChat(second);
+    await ask(second, questions[0]);
+    await answering(second);
+    await first.close();
+    assert.equal(await shown(second), expected[0], "not a word is lost or doubled");
+    const { home } = await deviceOf(second);
+    assert.equal(home === alone.home, way === "shared");
+    assert.equal(front.fetched, bytes);
+    assert.deepEqual(front.told, [], "nothing was sent to the hub");
+    assert.deepEqual(second.errors, []);
+  });
+}
+
+// Asks in the open conversation of the only tab. Resolves to the words, and to the number of the prompt's tokens that
+// were computed for them.
+async function turn(page, words) {
+  const before = (await keptNow(page)).conversations.flatMap(({ messages }) => messages).length;
+  await ask(page, words);
+  while ((await keptNow(page)).conversations.flatMap(({ messages }) => messages).length < before + 2) {
+    await new Promise((go) => { setTimeout(go, 50); });
+  }
+  const { content, facts, end } = await lastAnswer(page);
+  assert.equal(facts.place, "device", end?.words);
+  return { content, computed: facts.prompt_tokens - facts.cached_tokens };
+}
+
+test("shared: after a reload the model is on the GPU, and only new tokens are computed", async (t) => {
+  const { open } = await openWay(t, "shared", hub);
+  const page = await open();
+  await chooseDevice(page);
+  await set(page, { max_tokens: "8" });
+  const plain = [await turn(page, questions[0]), await turn(page, questions[1])];
+  const { home } = await deviceOf(page);
+  await newChat(page);
+  assert.equal((await turn(page, questions[0])).content, plain[0].content);
+  await page.reload();
+  assert.match(await deviceSettled(page), /^Ready/);
+  assert.equal((await deviceOf(page)).home, home);
+  assert.deepEqual(await turn(page, questions[1]), plain[1], "as without a reload, and nothing was kept on the disk");
+  assert.deepEqual(page.errors, []);
+
+  // The hub's place frees the GPU; the model comes back when this device is chosen again.
+  await set(page, { place: "hub" });
+  await set(page, { place: "device" });
+  assert.match(await deviceSettled(page), /^Ready/);
+  await newChat(page);
+  assert.equal((await turn(page, questions[0])).content, plain[0].content);
+  assert.equal((await deviceOf(page)).home, home);
+});
