@@ -1,7 +1,8 @@
 // Keeps the chat page usable without its hub, but only in a browser whose user chose to compute answers "on this
 // device" (js/chat/away.js registers and removes it). The network is always tried first. Kept files are served when the
-// hub cannot be reached, under the same policy: their headers are stored with the bytes. Only the page itself and the
-// files that its scripts name are handled here; requests for the API and for other pages are not touched.
+// hub cannot be reached, under the same policy: their headers are stored with the bytes. Besides, weights that the
+// browser's files hold are served from there. Requests for the API and for other pages are not touched. The browser may
+// end this program at any moment: it keeps nothing in memory, and without it the same requests go to the hub.
 // Messages in, with a port for the answer, true or false: {keep: true, hub_key}. A set of files replaces the stored set
 // only if the hub's key that this browser knows has signed it.
 // Every path here begins with `root`, the folder of this file: "/", or "/moex/" where a proxy serves the hub below
@@ -50,6 +51,101 @@ self.addEventListener("fetch", (event) => {
     if (kept) return kept;
     throw error;
   })());
+});
+
+// ---- weights, by ranges, from the folder of web-worker/browser/store_folder.js
+
+// Returns the hash that a request for weights names, or "".
+function hashOfWeights(path) {
+  const [folder, hash = ""] = path.startsWith(root) ? path.slice(root.length).split("/") : [];
+  return folder === "weights" && /^[0-9a-f]{64}$/.test(hash) ? hash : "";
+}
+
+// Returns {first, end} of the bytes that `header`, of a Range, asks for; null for ranges that the hub has to answer.
+function stretchOf(header, size) {
+  if (!header) return { first: 0, end: size };
+  const [, from, last] = /^bytes=(\d*)-(\d*)$/.exec(header) ?? [];
+  if (from === undefined || (from === "" && last === "")) return null;
+  if (from === "") return { first: Math.max(0, size - Number(last)), end: size };
+  const end = last === "" ? size : Math.min(size, Number(last) + 1);
+  return Number(from) < end ? { first: Number(from), end } : null;
+}
+
+// A file has its final name only after it was verified.
+async function storedFile(hash) {
+  const top = await (await navigator.storage.getDirectory()).getDirectoryHandle("moex-models");
+  return (await (await top.getDirectoryHandle(hash.slice(0, 2))).getFileHandle(hash)).getFile();
+}
+
+async function weights(request, hash) {
+  const file = await storedFile(hash).catch(() => null);
+  const range = request.headers.get("range");
+  const stretch = file && stretchOf(range, file.size);
+  if (!stretch) return fetch(request);
+  const { first, end } = stretch;
+  const headers = {
+    "Content-Type": "application/octet-stream", "Content-Length": String(end - first), "Accept-Ranges": "bytes",
+    ETag: `"${hash}"`, ...(range ? { "Content-Range": `bytes ${first}-${end - 1}/${file.size}` } : {}),
+  };
+  return new Response(file.slice(first, end), { status: range ? 206 : 200, headers });
+}
+
+self.addEventListener("fetch", (event) => {
+  const { origin, pathname, search } = new URL(event.request.url);
+  const hash = hashOfWeights(pathname);
+  const is_ours = event.request.method === "GET" && origin === self.location.origin && search === "";
+  if (hash && is_ours) event.respondWith(weights(event.request, hash));
+});
+
+// ---- the registry of sessions: conversations of which pages of keys and values are kept (js/kept_pages.js)
+
+// It is a database, whose records are {conversation, model, pages, expires_at}; no text. Messages in, each with a port:
+//   {type: "START_SESSION", sessionId: conversation, payload: {model, pages, expires_at}} -> {type: "ACK", sessionId}
+//   {type: "END_SESSION", sessionId}                                                     -> {type: "ACK", sessionId}
+//   {type: "GET_SESSIONS"}                -> {type: "SESSIONS", payload: [records]}, without those that have expired
+const sessions_name = "moex-sessions", sessions_table = "sessions";
+
+const ended = (request) => new Promise((resolve, reject) => {
+  request.onsuccess = () => resolve(request.result);
+  request.onerror = () => reject(request.error);
+});
+
+// Calls act(table) in a transaction, and resolves to the result of its request when the transaction is on the disk.
+async function inSessions(act) {
+  const request = indexedDB.open(sessions_name, 1);
+  request.onupgradeneeded = () => request.result.createObjectStore(sessions_table, { keyPath: "conversation" });
+  const database = await ended(request);
+  try {
+    const transaction = database.transaction(sessions_table, "readwrite");
+    const written = new Promise((resolve, reject) => {
+      transaction.oncomplete = resolve;
+      transaction.onabort = () => reject(transaction.error);
+    });
+    const result = await ended(act(transaction.objectStore(sessions_table)));
+    await written;
+    return result;
+  } finally { database.close(); }
+}
+
+async function sessions(now) {
+  const all = await inSessions((table) => table.getAll());
+  const expired = all.filter(({ expires_at }) => expires_at <= now);
+  for (const { conversation } of expired) await inSessions((table) => table.delete(conversation));
+  return all.filter((one) => !expired.includes(one));
+}
+
+async function answerSession({ type, sessionId, payload = {} }) {
+  if (type === "GET_SESSIONS") return { type: "SESSIONS", payload: await sessions(Date.now()) };
+  const { model, pages, expires_at } = payload;
+  const record = { conversation: sessionId, model, pages, expires_at };
+  await inSessions((table) => (type === "START_SESSION" ? table.put(record) : table.delete(sessionId)));
+  return { type: "ACK", sessionId };
+}
+
+self.addEventListener("message", (event) => {
+  const [port] = event.ports;
+  if (!port || !["START_SESSION", "END_SESSION", "GET_SESSIONS"].includes(event.data?.type)) return;
+  event.waitUntil(answerSession(event.data).then((answer) => port.postMessage(answer), () => port.postMessage(null)));
 });
 
 // ---- storing the files of the page

@@ -3,7 +3,7 @@
 import { ApiError, getJson, resumeChat, stopChat, streamChat } from "./api.js";
 import { fileName, fromJson, messagesFor, toJson, toMarkdown } from "./chat/conversation.js";
 import { formOf, lengthLimit, numAnswers, samplingOf } from "./chat/settings.js";
-import { keepPage, keptInfo, letGoOfPage } from "./chat/away.js";
+import { keepPage, keptInfo, letGoOfPage, noteSession, numSessions } from "./chat/away.js";
 import { ThisDevice } from "./chat/device.js";
 import { DevicePanel } from "./chat/device_panel.js";
 import { Places } from "./chat/places.js";
@@ -31,6 +31,7 @@ const ideas = ["idea_lighthouse", "idea_scene", "idea_door"];
 let info = { model: "", context_tokens: null, api_key_required: false };
 let health_status = 0;       // HTTP status
 let health;                  // reply of /health; null when the hub does not answer, undefined before the first poll
+let num_sessions = null;     // of how many conversations pages are kept on this device; null when it is not known
 let unanswered = null;       // the question that failed last because the hub was away: {conversation, messages}
 // State of the answers that stream now: {controller, conversation, messages, turns}. `messages` are those that grow,
 // `turns` the Turns of each stream.
@@ -44,7 +45,7 @@ const remembering = new Remembering(() => {
   device.remember();
   drawPages();
 });
-const device = new ThisDevice({ apiKey, remembers: () => remembering.is_on, onChange: drawDevice, onPages: drawPages });
+const device = new ThisDevice({ apiKey, remembers: () => remembering.is_on, onChange: drawDevice, onPages: notePages });
 const places = new Places();
 const device_panel = new DevicePanel({
   load: () => device.load(),
@@ -69,6 +70,7 @@ const sidebar = new Sidebar(store, {
   remove: (id) => {
     if (running?.conversation.id === id) running.controller.abort();
     if (!device.forget(id)) remembering.forget(id);
+    if (remembering.is_on) noteSession({ conversation: id, pages: 0 });
     return store.remove(id);
   },
   begin: () => {
@@ -153,7 +155,19 @@ function drawDevice(state) {
   if (state.phase === "ready") keepPage(info.model ? info : null).then((is_kept) => device_panel.tellKept(is_kept));
 }
 
-function drawPages() { device_panel.drawRemembering(remembering.choice, device.pages, device.state.phase); }
+function drawPages() {
+  device_panel.drawRemembering(remembering.choice, device.pages, device.state.phase, num_sessions);
+}
+
+// Notes kept pages in the registry of sessions, and shows of how many conversations something is kept.
+async function notePages() {
+  drawPages();
+  const { is_on, session } = device.pages;
+  if (!remembering.is_on || !is_on) return;
+  if (session) await noteSession(session);
+  num_sessions = await numSessions();
+  drawPages();
+}
 
 // Passes on the chunks of an answer that this device computes, in the format of streamChat().
 function answerHere(request, how) {

@@ -11,7 +11,8 @@ import { say } from "./words/shared.js";
 
 const channel_name = "moex-forget";
 const folders = ["moex-models", pages_name];      // file folders: experts and the model of "this device", its pages
-const databases = ["moex-chat", "moex-identity", pages_name];
+const sessions_name = "moex-sessions";            // the registry of service_worker.js, which names those pages
+const databases = ["moex-chat", "moex-identity", pages_name, sessions_name];
 const told_as = "moex-forgotten";
 
 // Each page has only one channel: a channel receives messages of other channels in the same page, and the deleting page
@@ -51,6 +52,7 @@ async function dropFolder(name) {
 // cannot be read.
 export async function forgetPages() {
   await dropDatabase(pages_name).catch(() => {});
+  await dropDatabase(sessions_name).catch(() => {});
   await dropFolder(pages_name);
 }
 

@@ -175,6 +175,13 @@ export class KeptPages {
     for (const name of names) await this.folder.removeEntry(name).catch(() => {});
   }
 
+  // Returns what the registry of sessions (service_worker.js) has of a conversation.
+  async sessionOf(conversation) {
+    const own = (await this.records()).filter(({ conversations }) => conversations.includes(conversation));
+    const used_at = own.reduce((last, one) => Math.max(last, one.used_at), 0);
+    return { conversation, model: this.model, pages: own.length, expires_at: used_at + keep_days * 86400000 };
+  }
+
   // Deletes pages that were not used for keep_days, and files without a record.
   async dropOld(now = Date.now()) {
     const records = await this.records();

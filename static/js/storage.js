@@ -201,6 +201,10 @@ export function startServiceWorker(url) {
   }, write_ms_max);
 }
 
+// Resolves to the active service worker of `url`, or to null.
+export const findServiceWorker = (url) => bounded("service worker", async () => (
+  (await navigator.serviceWorker.getRegistration(url))?.active ?? null));
+
 // Removes the service workers that serve `url` or paths below it.
 export async function dropServiceWorkers(url) {
   if (!hasServiceWorker()) return;

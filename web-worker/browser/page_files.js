@@ -1,6 +1,7 @@
 // The pages of keys and values that the model in this worker takes from the browser's files and gives to them
 // (kept_pages.js). The model never waits for a file that does not come: each call ends, and without files it computes
-// every token. Reports of onChange(): {is_on, bytes, bytes_max}, with `trouble`: "" | "full" | "failed", and `message`.
+// every token. Reports of onChange(): {is_on, bytes, bytes_max}, with `trouble`: "" | "full" | "failed", and `message`;
+// `session` for a conversation whose pages have changed: {conversation, model, pages: their number, expires_at}.
 import { KeptPages } from "./kept_pages.js";
 import { bounded } from "./storage.js";
 
@@ -49,10 +50,11 @@ export class PageFiles {
   }
   get is_on() { return this.pages !== null && !this.pages.is_closed; }
 
-  async tell(trouble = "", error = null) {
+  async tell(trouble = "", error = null, conversation = "") {
     const bytes = trouble === "failed" ? 0 : await this.pages.bytes();
+    const session = conversation ? { session: await this.pages.sessionOf(conversation) } : {};
     this.onChange({
-      is_on: true, bytes, bytes_max: this.pages?.bytes_max ?? 0, trouble, message: error?.message ?? "",
+      is_on: true, bytes, bytes_max: this.pages?.bytes_max ?? 0, trouble, message: error?.message ?? "", ...session,
     });
   }
 
@@ -112,7 +114,7 @@ export class PageFiles {
       if (!isWanted()) return;
       try {
         const is_full = await this.keepChain(turn, tokens, conversation, isWanted);
-        if (this.is_on) await this.tell(is_full ? "full" : "");
+        if (this.is_on) await this.tell(is_full ? "full" : "", null, conversation);
       } catch (error) {
         if (this.is_on) this.tell("failed", error);
       }
@@ -123,7 +125,8 @@ export class PageFiles {
     this.forgotten.add(conversation);
     this.work = this.work.then(async () => {
       if (!this.is_on) return;
-      await this.pages.forget(conversation).then(() => this.tell(), (error) => this.tell("failed", error));
+      const told = () => this.tell("", null, conversation);
+      await this.pages.forget(conversation).then(told, (error) => this.tell("failed", error));
     });
   }
   // Returns true if there was no room for a page.

@@ -36,10 +36,10 @@ export class DevicePanel {
   }
 
   // Shows whether conversations are remembered, or asks. `choice`: of chat/remembering.js; `pages`: the last report of
-  // the kept pages, or null.
-  drawRemembering(choice, pages, phase) {
+  // the kept pages, or null; `num`: of how many conversations something is kept, or null.
+  drawRemembering(choice, pages, phase, num) {
     element("remember-box").hidden = !["fetching", "warming", "ready"].includes(phase);
-    element("remember-words").textContent = rememberingWords(choice, pages, keep_days);
+    element("remember-words").textContent = rememberingWords(choice, pages, keep_days, num);
     element("remember-words").className = pages?.trouble ? "problem" : "muted small";
     element("remember-yes").hidden = choice === "yes";
     element("remember-no").hidden = choice === "no";

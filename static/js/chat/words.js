@@ -99,14 +99,16 @@ export function deviceWords({ phase, code, message, ...state }, place = "device"
 }
 
 // Says whether this device remembers conversations. `choice`: "yes", "no", or "" to ask; `pages`: the last report of
-// the kept pages (wasm/page_files.js), or null; `days`: how long pages are kept after their last use.
-export function rememberingWords(choice, pages, days) {
+// the kept pages (wasm/page_files.js), or null; `days`: how long pages are kept after their last use; `num`: of how
+// many conversations something is kept, or null.
+export function rememberingWords(choice, pages, days, num = null) {
   if (choice === "") return say("remember_ask", days);
   if (choice === "no") return say("remember_off");
   if (!pages?.is_on) return say("remember_opening");
   if (pages.trouble === "failed") return say("remember_failed", pages.message.replace(/\.$/, ""));
   const words = say("remember_on", bytes(pages.bytes), bytes(pages.bytes_max), days);
-  return pages.trouble === "full" ? `${words} ${say("remember_full")}` : words;
+  const more = [num > 0 ? say("remember_count", num) : "", pages.trouble === "full" ? say("remember_full") : ""];
+  return [words, ...more].filter(Boolean).join(" ");
 }
 
 // The browser reports the device's memory rounded, or not at all, so the result is only a hint before the download.

@@ -240,6 +240,7 @@ export const table = {
     remember_opening: "Looking for what this device remembers.",
     remember_on: (size, most, days) => `This device remembers conversations: ${size} of at most ${most}, in this `
       + `browser only, encrypted. What was not used for ${days} days is deleted.`,
+    remember_count: (num) => `${count(num, "conversation")} can go on without being read again.`,
     remember_off: "This device does not remember conversations: after a reload, one is read again from its beginning.",
     remember_full: "There is no room for more, so the rest is read again after a reload.",
     remember_failed: (why) => `This browser cannot keep what was read (${why}), so after a reload a conversation is `
@@ -587,6 +588,7 @@ export const table = {
     remember_opening: "Sucht, was sich dieses Gerät gemerkt hat.",
     remember_on: (size, most, days) => `Dieses Gerät merkt sich Gespräche: ${size} von höchstens ${most}, nur in `
       + `diesem Browser, verschlüsselt. Was ${days} Tage lang nicht gebraucht wurde, wird gelöscht.`,
+    remember_count: (num) => `Ohne erneutes Lesen geht es weiter in ${count(num, "Gespräch", "Gesprächen")}.`,
     remember_off: "Dieses Gerät merkt sich keine Gespräche: nach einem Neuladen wird eines wieder von vorn gelesen.",
     remember_full: "Für mehr ist kein Platz; der Rest wird nach einem Neuladen wieder gelesen.",
     remember_failed: (why) => `Dieser Browser kann das Gelesene nicht behalten (${why}); nach einem Neuladen wird ein `
