@@ -1,6 +1,7 @@
 // Stores the files of a whole model, in the same folder as the experts (store_folder.js). Files are downloaded in
 // ranges, resumed where a download broke, and verified before they get their final name. For Dedicated Workers only,
 // because only those can read synchronously (sync access handles).
+import { sha256OfFile, whole_bytes_max } from "./sha256.js";
 import { roomForFiles, withLock } from "./storage.js";
 import {
   StoreError, StoreFolder, Uses, leavingOrder, list_name, loading_name, unlessGone,
@@ -19,10 +20,6 @@ const fruitless_max = 6;
 const wait_first_ms = 250;
 // HTTP statuses of a hub that starts, stops or is overloaded: the download is tried again.
 const passing = [429, 502, 503, 504];
-// A file is hashed as a whole, in memory, so its size is limited.
-const file_bytes_max = 2 ** 30;
-
-const toHex = (bytes) => Array.from(new Uint8Array(bytes), (byte) => byte.toString(16).padStart(2, "0")).join("");
 
 // Downloads, stores and reads the files of whole models.
 export class FileStore {
@@ -34,6 +31,7 @@ export class FileStore {
   constructor(folder) {
     this.folder = folder;
     this.handles = new Map();     // hash -> handle of an open file
+    this.whole_bytes_max = whole_bytes_max;      // larger files are hashed in stretches, more slowly
     this.free = () => {};         // releases the lock under which the files are open
   }
 
@@ -89,10 +87,6 @@ export class FileStore {
   }
 
   async checkRoom(files) {
-    const large = files.find((file) => file.bytes > file_bytes_max);
-    if (large) {
-      throw new StoreError("unsupported", `${large.name} has ${large.bytes} bytes; a tab takes files of 1 GiB at most`);
-    }
     const { bytes } = await this.missing(files);
     const { quota = Infinity, usage = 0 } = await roomForFiles() ?? {};
     if (bytes > quota - usage) throw new StoreError("no_space", `${bytes} bytes are needed, ${quota - usage} are free`);
@@ -128,8 +122,7 @@ export class FileStore {
       handle.close();
     }
 
-    const bytes = await (await part.getFile()).arrayBuffer();
-    if (toHex(await crypto.subtle.digest("SHA-256", bytes)) !== file.sha256) {
+    if (await sha256OfFile(await part.getFile(), this.whole_bytes_max) !== file.sha256) {
       await this.folder.remove(part.name);
       how.progress(-file.bytes);
       throw new StoreError("hash_mismatch", `${file.name} from the hub does not match its hash`);
