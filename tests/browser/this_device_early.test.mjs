@@ -25,6 +25,7 @@ after(async () => {
 test("a question asked while the model loads is answered when it is ready", async (t) => {
   const context = await browser.newContext();
   t.after(() => context.close());
+  await takeWay(context, "tab");      // a reload has to load the model again
   const page = await openChat(context, hub);
   await chooseDevice(page);
   await set(page, { max_tokens: String(few_tokens) });

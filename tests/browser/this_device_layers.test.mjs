@@ -8,7 +8,7 @@ import { join } from "node:path";
 import { after, before, test } from "node:test";
 
 import { ask } from "./support/chat_page.mjs";
-import { answerTo, deviceSettled, lastAnswer, openChat, set } from "./support/device_page.mjs";
+import { answerTo, deviceSettled, lastAnswer, openChat, set, takeWay } from "./support/device_page.mjs";
 import { Hub, chat } from "./support/hub.mjs";
 import { packSmall } from "./support/small_model.mjs";
 import { launch } from "./support/tab.mjs";
@@ -35,6 +35,7 @@ after(async () => {
 async function openSlow(t) {
   const context = await browser.newContext();
   t.after(() => context.close());
+  await takeWay(context, "tab");      // a reload has to load the model again
   const held = new Set(blobs.slice(-num_held).flat());
   const come = new Set();
   let letThrough = () => {};

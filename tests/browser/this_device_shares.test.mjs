@@ -169,4 +169,32 @@ test("shared: after a reload the model is on the GPU, and only new tokens are co
   await newChat(page);
   assert.equal((await turn(page, questions[0])).content, plain[0].content);
   assert.equal((await deviceOf(page)).home, home);
+
+  // Without a chat page the model stays, until all data is deleted.
+  await page.goto(`${hub.url}/favicon.svg`);
+  assert.deepEqual(await page.evaluate(aroundForgetting), { home, before: true, after: false });
 });
+
+// Returns whether the model is ready before and after all data is deleted, seen by a session of its own.
+async function aroundForgetting() {
+  await new Promise((held) => {
+    navigator.locks.request("moex-session-story", () => {
+      held();
+      return new Promise(() => {});
+    });
+  });
+  const how = { name: "moex-model-1 /", type: "module", extendedLifetime: true };
+  const { port } = new SharedWorker("/wasm/local_worker.js", how);
+  const look = () => new Promise((resolve) => {
+    port.onmessage = ({ data: { type, payload } }) => {
+      if (type === "ACK") resolve({ home: payload.home, is_ready: payload.reports.some(({ ready }) => ready) });
+    };
+    port.postMessage({ type: "START_SESSION", sessionId: "story", payload: { key: "", hub_key: "" } });
+  });
+  const { home, is_ready: before } = await look();
+  new BroadcastChannel("moex-forget").postMessage("forget");
+  for (;;) {
+    const { is_ready: after } = await look();
+    if (!after) return { home, before, after };
+  }
+}

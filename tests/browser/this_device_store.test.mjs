@@ -8,7 +8,7 @@ import { after, before, test } from "node:test";
 
 import { ask, keptNow } from "./support/chat_page.mjs";
 import {
-  answerTo, chooseDevice, deviceSettled, few_tokens, greedy, loadIfAsked, openChat, prompt, set,
+  answerTo, chooseDevice, deviceSettled, few_tokens, greedy, loadIfAsked, openChat, prompt, set, takeWay,
 } from "./support/device_page.mjs";
 import { Front } from "./support/front.mjs";
 import { Hub } from "./support/hub.mjs";
@@ -101,7 +101,9 @@ test("the page works without its hub until replaced or deleted", async (t) => {
   });
   const others = ["What is in the box?", "Who lives in the tower?"];
   const expected = await Promise.all(others.map((words) => greedy(hub, words, few_tokens)));
-  const page = await openChat(await browser.newContext(), hub);
+  const context = await browser.newContext();
+  await takeWay(context, "tab");      // a reload has to load the model again
+  const page = await openChat(context, hub);
   assert.deepEqual(await keptOf(page), nothing, "nothing is stored while the hub answers");
   await chooseDevice(page);
   await set(page, { max_tokens: String(few_tokens) });

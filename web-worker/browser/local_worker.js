@@ -7,6 +7,7 @@ import { FileStore } from "./file_store.js";
 import { LentStore } from "./lent_store.js";
 import { LocalModel } from "./local_model.js";
 import { ModelDesk } from "./model_desk.js";
+import { openChannel } from "./storage.js";
 
 const is_shared = "onconnect" in self;
 const desk = new ModelDesk({
@@ -24,6 +25,9 @@ if (is_shared) {
     port.postMessage({ type: "HELLO", payload: { can_compute } });
   };
 } else self.onmessage = ({ ports: [port] }) => desk.connect(port);
+
+// When all data is deleted (js/forget.js), keys and values leave the GPU, too, even if no tab uses the model now.
+openChannel("moex-forget", () => desk.endModel());
 
 // Report an error that a promise did not catch; otherwise the tabs would wait for ever.
 self.addEventListener("unhandledrejection", ({ reason }) => desk.model?.fail(reason ?? new Error("it stopped")));
