@@ -106,7 +106,10 @@ await page.evaluate(() => {
     for (;;) {
       const one = await next("placed", "text", "ended");
       if (one.placed) placed = one;
-      if (one.placed === "hub") break;
+      if (one.placed === "hub") {
+        await next("ended");
+        break;
+      }
       if (one.text !== undefined) {
         first_ms ||= one.at - began;
         text += one.text;

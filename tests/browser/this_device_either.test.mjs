@@ -8,7 +8,9 @@ import { join } from "node:path";
 import { after, before, test } from "node:test";
 
 import { ask } from "./support/chat_page.mjs";
-import { answerTo, deviceSettled, greedy, lastAnswer, max_tokens, openChat, set, takeWay } from "./support/device_page.mjs";
+import {
+  answerTo, deviceSettled, greedy, lastAnswer, max_tokens, openChat, set, takeWay,
+} from "./support/device_page.mjs";
 import { Hub, build } from "./support/hub.mjs";
 import { launch } from "./support/tab.mjs";
 

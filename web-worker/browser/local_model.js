@@ -100,7 +100,8 @@ export class LocalModel {
         host.withBytes(before, (address, size) => host.wasm._mx_read_page(address, size, turn, index, num_tokens));
       },
       readHeldPage(before, index, num_tokens, as_u8) {
-        host.withBytes(before, (address, size) => host.wasm._mx_read_held_page(address, size, index, num_tokens, as_u8));
+        host.withBytes(before,
+          (address, size) => host.wasm._mx_read_held_page(address, size, index, num_tokens, as_u8));
       },
       mayWrite: this.mayWrite,
     }, (pages) => this.report({ pages }), (tokens) => this.place(tokens));
