@@ -434,7 +434,14 @@ void ApiState::run_completion(const HttpRequest& request, const CompletionEndpoi
         if (const auto answer = endpoint.answer_empty(*body))
             return responder->respond(json_response(*answer));
 
-    const auto prepared = prepare(request, *body, endpoint, responder, plan_of(request));
+    const StreamPlan plan = plan_of(request);
+    // A front asks again for a stream that still runs here. A second job would mix its tokens with
+    // those of the first one in the journal.
+    if (request.of_fleet && options.fleet)
+        if (const auto local = streams->find(request.owner, plan.id); local.ok())
+            return send_local(*local, responder, plan.last_event);
+
+    const auto prepared = prepare(request, *body, endpoint, responder, plan);
     if (!prepared.ok()) return responder->refuse(prepared.refusal());
     prepared->job->start();
     if (prepared->stream) prepared->stream->announce();

@@ -31,6 +31,13 @@ std::function<void()> once(std::function<void()> function) {
     };
 }
 
+Refusal no_such_stream() {
+    return {404,
+            "There is no such stream: it was stopped, it was not resumed in time, or it belongs to "
+            "another key.",
+            "stream_not_found", ""};
+}
+
 }  // namespace
 
 ResumableStream::ResumableStream(StreamName name, const ResumableOptions& options,
@@ -142,6 +149,8 @@ void ResumableStream::on_disconnect(std::function<void()> handler) {
 Checked<void> ResumableStream::resume(std::shared_ptr<HttpResponder> line,
                                       std::uint64_t last_event) {
     const std::lock_guard lock(mutex_);
+    // No job sends events any more, so the connection would never end.
+    if (given_up_ && !ended_) return no_such_stream();
     // The events that the client has of a former hub may still be computed again here.
     if (last_event > newest() && !name_.is_taken)
         return Refusal{
@@ -247,10 +256,7 @@ Checked<std::shared_ptr<ResumableStream>> ResumableStreams::find(const std::stri
     if (found != streams_.end() && found->second->owner() == owner &&
         !found->second->is_over(options_.clock()))
         return found->second;
-    return Refusal{404,
-                   "There is no such stream: it was stopped, it was not resumed in time, or "
-                   "it belongs to another key.",
-                   "stream_not_found", ""};
+    return no_such_stream();
 }
 
 void ResumableStreams::remove(const std::string& id) {

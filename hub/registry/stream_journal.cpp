@@ -51,8 +51,11 @@ StreamJournal::~StreamJournal() {
 
 void StreamJournal::begin(const std::string& stream_id, Bytes head) {
     const std::lock_guard lock(mutex_);
+    // Forget what waits of an earlier stream with that id, as insert() forgets what is stored.
+    Stream& stream = streams_[stream_id];
+    waiting_bytes_ -= stream.records.size() + stream.head.size();
     waiting_bytes_ += head.size();
-    streams_[stream_id].head = std::move(head);
+    stream = {.head = std::move(head)};
     ++counters_.streams;
     touch();
 }
@@ -138,6 +141,7 @@ void StreamJournal::return_batch(Batch batch) {
         const auto found = streams_.find(id);
         if (found != streams_.end() && !found->second.is_dropped) {
             Stream& later = found->second;
+            if (!later.head.empty()) continue;  // the stream has begun anew
             part.records.insert(part.records.end(), later.records.begin(), later.records.end());
             part.num_records += later.num_records;
             part.is_ended = part.is_ended || later.is_ended;
