@@ -1,14 +1,14 @@
 // Reads one HTTP/1.1 answer of a hub: its head, and its body by length, in chunks, or up to the end
 // of the connection. Sans-IO: the caller feeds bytes as they arrive. Owner: one connection.
-// Source: RFC 9112.
 #pragma once
 
-#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
+
+#include "hub/net/http/asio.h"
 
 namespace moex::net {
 
@@ -22,6 +22,7 @@ struct ReplyHead {
 class ReplyReader {
   public:
     enum class State { head, body, whole, wrong };
+    ReplyReader() { begin(); }
     // Reads all of `in`, and appends the bytes of the body to `body`. Bytes behind the answer are
     // dropped.
     State feed(std::string_view in, std::string& body);
@@ -31,16 +32,13 @@ class ReplyReader {
     const ReplyHead& head() const { return head_; }  // valid from State::body on
 
   private:
-    enum class Part { length, chunk_size, chunk_data, chunk_end, trailers, to_end };
-    void parse_head();
-    std::size_t feed_body(std::string_view in, std::string& body);
-    void take_line();
+    void begin();
+    void take_head();
 
     State state_ = State::head;
-    Part part_ = Part::to_end;
+    std::optional<beast_http::response_parser<beast_http::string_body>> parser_;
     ReplyHead head_;
-    std::string line_;  // bytes so far of the head, or of a line between chunks
-    std::uint64_t remaining_ = 0;
+    std::string held_;  // the beginning of a head or of a line between chunks
 };
 
 }  // namespace moex::net
