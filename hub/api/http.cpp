@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "hub/api/hub_stops.h"
 #include "hub/model/json_fields.h"
 
 namespace moex {
@@ -31,11 +32,19 @@ OrderedJson or_null(const std::string& value) {
 }
 
 OrderedJson error_body(const Refusal& refusal, Dialect dialect) {
-    if (dialect == Dialect::ollama) return {{"error", refusal.message}};
-    if (dialect == Dialect::anthropic)
-        return {{"type", "error"},
-                {"error",
-                 {{"type", anthropic_error_type(refusal.status)}, {"message", refusal.message}}}};
+    // Fronts read this code in every dialect.
+    const bool stops = refusal.code == hub_stops_code;
+    if (dialect == Dialect::ollama) {
+        OrderedJson body{{"error", refusal.message}};
+        if (stops) body["code"] = hub_stops_code;
+        return body;
+    }
+    if (dialect == Dialect::anthropic) {
+        OrderedJson error{{"type", anthropic_error_type(refusal.status)},
+                          {"message", refusal.message}};
+        if (stops) error["code"] = hub_stops_code;
+        return {{"type", "error"}, {"error", std::move(error)}};
+    }
 
     // llama.cpp's clients know a prompt that is too long by its type, OpenAI's by its code.
     const bool is_too_long = refusal.code == "context_length_exceeded";

@@ -30,6 +30,8 @@ int run_front(const Invocation& invocation) {
     const ListenAddress listen = parse_listen(settings.text("listen")).value();
     options.listen_address = listen.address;
     options.port = listen.port;
+    options.trusted_proxies = settings.list("trusted-proxy");
+    options.connections_max = static_cast<std::size_t>(settings.number("connections-max"));
     options.tls_cert = settings.text("tls-cert");
     options.tls_key = settings.text("tls-key");
     if (const std::string* const ca = invocation.argument("--ca")) options.hub_ca_file = *ca;

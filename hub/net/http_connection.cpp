@@ -4,6 +4,7 @@
 
 #include <ctime>
 
+#include "hub/api/hub_stops.h"
 #include "hub/net/fleet/fleet_proof.h"
 #include "hub/net/http/request_id.h"
 #include "hub/net/routes/route.h"
@@ -117,8 +118,7 @@ void HttpConnection::on_shut() {
     if (state_ == State::finishing) return;
 
     const auto handlers = std::exchange(disconnect_handlers_, {});
-    respond(serial_, refusal_of({503, "the hub stopped before this answer was complete",
-                                 "shutting_down", ""}));
+    respond(serial_, refusal_of(refuse_since_hub_stops()));
     give_up(handlers);
 }
 

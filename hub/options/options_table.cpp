@@ -31,9 +31,9 @@ constexpr unsigned makes_package = command_pack | command_synth;
 // many clients.
 const Setting address_settings[] = {
     {"listen", word, listens, short_help, "ADDR:PORT", "127.0.0.1:8080",
-     "HTTP and WebSocket; port 0 takes a free port", 0, 0, "", check_listen},
+     "address to serve at; port 0 takes a free port", 0, 0, "", check_listen},
     {"tls-cert", word, listens, short_help, "FILE", "",
-     "certificate chain (PEM); with --tls-key the hub serves HTTPS"},
+     "certificate chain (PEM); with --tls-key for HTTPS"},
     {"tls-key", word, listens, short_help, "FILE", "", "private key (PEM) of --tls-cert"},
     {"insecure-http", flag, listens, short_help, "", "off",
      "allow an address beyond loopback without TLS\n"
@@ -52,7 +52,7 @@ const Setting address_settings[] = {
      "and may have a port and a path: hub.example:8443/moex"},
     {"cors-origin", list, serve, short_help, "ORIGIN", "",
      "web origin that may call the API; repeatable", 0, 0, "", check_origin},
-    {"trusted-proxy", list, serve, short_help, "ADDRESS", "",
+    {"trusted-proxy", list, listens, short_help, "ADDRESS", "",
      "reverse proxy whose X-Forwarded-* headers count; repeatable\n"
      "the headers are X-Forwarded-For and X-Forwarded-Proto; API keys are then required on "
      "loopback too",
@@ -74,7 +74,7 @@ const Setting address_settings[] = {
      "a hub of the fleet, http://HOST:PORT; repeatable; or --store names them all"},
     {"static", word, serve, all_help, "DIR", "",
      "serve the pages from a folder instead of the built-in ones (for work on the pages)"},
-    {"connections-max", number, serve, all_help, "N", "4096", "open connections", 8, 1000000},
+    {"connections-max", number, listens, all_help, "N", "4096", "open connections", 8, 1000000},
     {"connections-per-address", number, serve, all_help, "N", "256",
      "open connections from one IPv4 address or IPv6 /64", 1, 1000000},
     {"request-memory-mb", number, serve, all_help, "MB", "64",

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "hub/api/hub_stops.h"
 #include "hub/api/jobs/bounded_mask.h"
 
 namespace moex {
@@ -287,7 +288,7 @@ void ApiJob::on_end(std::size_t index, const GenerationEnd& end) {
             return fail({401, "The API key was revoked or has expired.", "invalid_api_key", ""});
         if (!abandoned) {
             is_stopping_ = true;
-            return fail(refusal_of({ErrorCode::cancelled, "The server is stopping."}));
+            return fail(refuse_since_hub_stops());
         }
         choice.ended = true;
         if (++num_ended_ == choices_.size()) {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "hub/api/hub_stops.h"
+
 namespace moex {
 namespace {
 
@@ -105,8 +107,7 @@ bool EmbeddingJob::submit(std::size_t index) {
 
 void EmbeddingJob::on_end(std::size_t index, const GenerationEnd& end) {
     if (end.reason == FinishReason::error) fail(refusal_of(end.error));
-    if (end.reason == FinishReason::cancelled)
-        fail(refusal_of({ErrorCode::cancelled, "The server is stopping."}));
+    if (end.reason == FinishReason::cancelled) fail(refuse_since_hub_stops());
 
     const bool is_whole = end.reason == FinishReason::length;
     std::vector<float> row = end.hidden_mean;

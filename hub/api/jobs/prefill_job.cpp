@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "hub/api/hub_stops.h"
 #include "hub/base/sha256.h"
 #include "protocol/kv_translate.h"
 
@@ -185,8 +186,7 @@ void PrefillJob::on_end(const GenerationEnd& end, std::uint32_t num_tokens) {
         if (end.reason == FinishReason::length) computed_tokens_ = num_tokens;
     }
     if (end.reason == FinishReason::error) return fail(refusal_of(end.error));
-    if (end.reason == FinishReason::cancelled)
-        return fail(refusal_of({ErrorCode::cancelled, "The server is stopping."}));
+    if (end.reason == FinishReason::cancelled) return fail(refuse_since_hub_stops());
     advance();
 }
 

@@ -71,10 +71,13 @@ class HubWatch {
 struct Front::State {
     State(FrontOptions wanted, const FleetKey& key)
         : options(std::move(wanted)),
-          front(key),
+          front(key, options.trusted_proxies),
           acceptor(front.io),
           signals(front.io),
-          drain_timer(front.io) {}
+          drain_timer(front.io),
+          accept_timer(front.io) {
+        front.connections_max = options.connections_max;
+    }
 
     void listen() {
         NetError error;
@@ -92,14 +95,26 @@ struct Front::State {
         auto strand = asio::make_strand(front.io);
         acceptor.async_accept(strand, [this, strand](NetError error, tcp::socket socket) {
             if (!acceptor.is_open()) return;
-            if (!error) serve(strand, std::move(socket));
+            if (error) return accept_later(error);
+            serve(strand, std::move(socket));
             accept();
+        });
+    }
+    // The process is most likely out of file descriptors.
+    void accept_later(NetError error) {
+        log_rarely(LogLevel::warn, "front: accept failed", kv("error", error.message()));
+        accept_timer.expires_after(std::chrono::milliseconds(100));
+        accept_timer.async_wait([this](NetError stopped) {
+            if (!stopped && acceptor.is_open()) accept();
         });
     }
     void serve(const ClientLine::Strand& strand, tcp::socket socket) {
         NetError error;
         const auto peer = socket.remote_endpoint(error);
         if (error) return;
+        if (front.connections >= front.connections_max)
+            return log_rarely(LogLevel::warn, "front: a connection is refused, since it has enough",
+                              kv("connections_max", front.connections_max));
         socket.set_option(tcp::no_delay(true), error);
         auto transport = tls ? make_tls_transport(std::move(socket), tls)
                              : make_plain_transport(std::move(socket));
@@ -132,7 +147,7 @@ struct Front::State {
     std::shared_ptr<ssl::context> tls;
     tcp::acceptor acceptor;
     asio::signal_set signals;
-    asio::steady_timer drain_timer;
+    asio::steady_timer drain_timer, accept_timer;
     TimePoint drain_until{};
     std::unique_ptr<HubWatch> watch;
 };

@@ -19,7 +19,9 @@ struct FrontOptions {
     std::string tls_cert, tls_key;  // both or none
     std::string hub_ca_file;        // of https addresses of hubs; empty: the system's certificates
     std::vector<std::string> hub_urls;
-    std::string store_url;  // of the membership; empty: `hub_urls` alone
+    std::string store_url;                     // of the membership; empty: `hub_urls` alone
+    std::vector<std::string> trusted_proxies;  // whose X-Forwarded-For counts
+    std::size_t connections_max = 4096;
 };
 
 class Front {

@@ -18,7 +18,11 @@ FrontConnection::FrontConnection(FrontContext& front, ClientLine::Strand strand,
       transport_(std::move(transport)),
       peer_address_(std::move(peer_address)),
       gate_(front.gate),
-      timer_(strand_) {}
+      timer_(strand_) {
+    ++front_.connections;
+}
+
+FrontConnection::~FrontConnection() { --front_.connections; }
 
 void FrontConnection::start() {
     asio::dispatch(strand_, [self = shared_from_this()] {
@@ -66,7 +70,10 @@ void FrontConnection::process() {
 
 void FrontConnection::handle(GatedRequest request) {
     timer_.cancel();
-    request.remote_address = peer_address_;
+    const Client client = front_.proxies.client_of(peer_address_, false, request.headers);
+    // A hub must not take a client for its own machine because a proxy did not name it.
+    const bool is_unnamed = !client.loopback && is_loopback_address(client.address);
+    request.remote_address = is_unnamed ? "0.0.0.0" : client.address;
     if (request.path == "/worker" || request.header("upgrade")) {
         closes_ = true;
         return answer(501, "not_supported",

@@ -1,5 +1,5 @@
-// A client's connection to a front: reads requests, one at a time, and writes what their exchanges
-// send. Owner: the connection's strand.
+// A client's connection to a front: reads requests, one at a time, and writes the answers of their
+// exchanges. Owner: the connection's strand.
 #pragma once
 
 #include <array>
@@ -15,6 +15,7 @@ class FrontConnection : public std::enable_shared_from_this<FrontConnection> {
   public:
     FrontConnection(FrontContext& front, ClientLine::Strand strand,
                     std::unique_ptr<Transport> transport, std::string peer_address);
+    ~FrontConnection();
     void start();
 
   private:

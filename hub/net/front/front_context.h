@@ -1,9 +1,10 @@
-// What the parts of a front share.
+// The state that the connections of a front share.
 #pragma once
 
 #include <atomic>
 #include <memory>
 
+#include "hub/net/access/access.h"
 #include "hub/net/front/hub_list.h"
 #include "hub/net/http/asio.h"
 #include "hub/net/http/request_gate.h"
@@ -12,12 +13,17 @@
 namespace moex::net {
 
 struct FrontContext {
-    explicit FrontContext(const FleetKey& fleet_key) : key(fleet_key) {}
+    FrontContext(const FleetKey& fleet_key, const std::vector<std::string>& trusted_proxies)
+        : key(fleet_key),
+          proxies(trusted_proxies) {}
     const FleetKey key;
+    const TrustedProxies proxies;
     HubList hubs;
     std::shared_ptr<ssl::context> hub_tls;  // of https addresses of hubs
     GateLimits gate;
     asio::io_context io;
+    std::size_t connections_max = 0;
+    std::atomic<std::size_t> connections{0};
     std::atomic<std::uint64_t> requests{0};  // that run
     std::atomic<std::uint64_t> followed{0};  // streams that went on at another hub
     std::atomic<std::uint64_t> repeated{0};  // requests that were sent again from the beginning

@@ -7,6 +7,7 @@
 #include "hub/base/log.h"
 #include "hub/net/access/access.h"
 #include "hub/net/fleet/fleet_proof.h"
+#include "hub/net/front/stop_event.h"
 #include "protocol/text.h"
 
 namespace moex::net {
@@ -32,13 +33,6 @@ bool is_own_header(std::string_view name) {
           "upgrade", "te", "trailer", "origin", "x-forwarded-for", "x-forwarded-proto"})
         if (name == own) return true;
     return name.starts_with("x-moex-");
-}
-
-// True for the last event of a hub that stops: another hub goes on.
-bool says_that_it_stops(const std::string& data) {
-    return data.find("\"error\":") != std::string::npos &&
-           (data.find("The server is stopping.") != std::string::npos ||
-            data.find("the hub stopped before this answer was complete") != std::string::npos);
 }
 
 }  // namespace
@@ -113,10 +107,12 @@ void FrontExchange::ask() {
     head_ = {};
     body_.clear();
     blocks_ = {};
+    line_held_.clear();
+    num_lines_ = 0;
     streams_ = false;
 
-    const bool follows = begun_ && has_journal_ && !stream_id_.empty();
-    ClientRequest request = follows ? make_follow() : make_request();
+    follows_ = begun_ && has_journal_ && !stream_id_.empty();
+    ClientRequest request = follows_ ? make_follow() : make_request();
     request.headers.emplace_back("x-forwarded-for", request_.remote_address);
     prove_fleet(front_.key, request.method, request.target, request.headers, std::time(nullptr));
     const auto self = shared_from_this();
@@ -157,13 +153,15 @@ void FrontExchange::leave_hub() {
 
 void FrontExchange::on_head(const ReplyHead& head) {
     head_ = head;
-    streams_ = head.status == 200 && head.header("content-type").starts_with("text/event-stream");
+    has_lines_ = head.header("content-type").starts_with("application/x-ndjson");
+    streams_ = head.status == 200 &&
+               (has_lines_ || head.header("content-type").starts_with("text/event-stream"));
     if (!streams_) return;
     if (const auto id = head.header("x-moex-stream"); !id.empty()) stream_id_ = id;
     give_up_at_ = {};
     avoided_.clear();
     if (std::exchange(begun_, true))
-        ++(has_journal_ ? front_.followed : front_.repeated);
+        ++(follows_ ? front_.followed : front_.repeated);
     else
         send_head(head, std::nullopt);
 }
@@ -179,10 +177,14 @@ void FrontExchange::on_body(std::string_view bytes) {
         return;
     }
     const std::shared_ptr<ClientLine> line = line_;
-    for (const std::string& block : blocks_.feed(bytes)) {
-        pass_block(block);
-        if (over_ || line_ != line) return;
-    }
+    if (has_lines_)
+        pass_lines(bytes);
+    else
+        for (const std::string& block : blocks_.feed(bytes)) {
+            pass_block(block);
+            if (over_ || line_ != line) return;
+        }
+    if (over_ || line_ != line) return;
     if (client_.waiting_bytes() > waiting_bytes_max) line_->pause();
 }
 
@@ -209,6 +211,31 @@ void FrontExchange::pass_block(const std::string& block) {
     const bool keeps_id = request_.body.find("\"resumable\"") != std::string::npos ||
                           request_.method == "GET";
     send_chunk((keeps_id ? block : without_id(block)) + "\n\n");
+}
+
+// Passes lines of JSON on once. They have no numbers, so the front counts them: an answer that is
+// asked for again has the same seed, and thus the same lines.
+void FrontExchange::pass_lines(std::string_view bytes) {
+    line_held_ += bytes;
+    std::size_t begin = 0;
+    for (std::size_t end; (end = line_held_.find('\n', begin)) != std::string::npos;) {
+        // Blanks before a line are signs of life.
+        const std::size_t first = std::min(line_held_.find_first_not_of(' ', begin), end);
+        const std::string line = line_held_.substr(first, end - first);
+        begin = end + 1;
+        if (says_that_it_stops(line)) {
+            leave_hub();
+            return on_cut(ClientLine::End::cut);
+        }
+        if (++num_lines_ <= last_event_) continue;
+        last_event_ = num_lines_;
+        send_chunk(line + "\n");
+    }
+    line_held_.erase(0, begin);
+    if (!line_held_.empty() && line_held_.find_first_not_of(' ') == std::string::npos) {
+        send_chunk(" ");
+        line_held_.clear();
+    }
 }
 
 void FrontExchange::on_end(ClientLine::End end) {
@@ -299,7 +326,10 @@ void FrontExchange::give_up() {
     if (!begun_) return refuse(503, "No hub answers now; try again.");
     const Refusal refusal{503, "The hub of this stream is gone, and no other could go on with it.",
                           "stream_lost", ""};
-    send_chunk(text("data: ", refusal_response(refusal).body, "\n\n"));
+    if (has_lines_)
+        send_chunk(refusal_response(refusal, Dialect::ollama).body + "\n");
+    else
+        send_chunk(text("data: ", refusal_response(refusal).body, "\n\n"));
     if (!request_.http_1_0) client_.send("0\r\n\r\n");
     finish(false);
 }

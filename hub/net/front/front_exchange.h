@@ -4,7 +4,8 @@
 // stream after the last event that it has passed on (GET /v1/streams/ID). A hub that finds no
 // journal of the stream gets the request itself again, with the same id: the id gives the seed, so
 // the text is the same, and the hub leaves out the events that were sent. An answer that is not
-// streamed is asked for again as a whole. Owner: the strand of the client's connection.
+// streamed is asked for again as a whole, and so is a stream of lines of JSON: its first lines,
+// which the client has, are left out here. Owner: the strand of the client's connection.
 #pragma once
 
 #include <functional>
@@ -46,6 +47,7 @@ class FrontExchange : public std::enable_shared_from_this<FrontExchange> {
     void leave_hub();
     void watch_hub();
     void pass_block(const std::string& block);
+    void pass_lines(std::string_view bytes);
     void send_head(const ReplyHead& head, std::optional<std::size_t> body_bytes);
     void send_chunk(std::string_view bytes);
     void finish(bool keep_alive);
@@ -67,13 +69,17 @@ class FrontExchange : public std::enable_shared_from_this<FrontExchange> {
     ReplyHead head_;
     std::string body_;
     EventBlocks blocks_;
-    bool streams_ = false;  // the present hub sends events
+    std::string line_held_;        // the beginning of a line of JSON
+    std::uint64_t num_lines_ = 0;  // of the present hub
+    bool streams_ = false;         // the present hub sends events or lines
+    bool has_lines_ = false;       // ... lines of JSON
+    bool follows_ = false;         // the present hub was asked for the stream, not for the answer
 
     bool begun_ = false;  // the client has the head of a stream
     std::string stream_id_;
-    std::uint64_t last_event_ = 0;
-    bool has_unnumbered_ = false;  // an event without a number was passed on
-    bool has_journal_ = true;      // false: a hub has no journal of the stream
+    std::uint64_t last_event_ = 0;  // number of the last event or line that was passed on
+    bool has_unnumbered_ = false;   // an event without a number was passed on
+    bool has_journal_ = true;       // false: a hub has no journal of the stream
     bool over_ = false;
 };
 
