@@ -61,6 +61,7 @@ bool FrontExchange::is_generation() const {
 
 void FrontExchange::start() {
     give_up_at_ = now_steady() + hubless_max;
+    if (is_generation()) prompt_ = PrefixRoutes::keys_of_body(request_.body);
     ask();
 }
 
@@ -98,7 +99,7 @@ void FrontExchange::ask() {
     if (over_) return;
     const TimePoint now = now_steady();
     if (now >= give_up_at_) return give_up();
-    const auto hub = front_.hubs.pick(avoided_, now);
+    const auto hub = front_.hubs.pick(avoided_, now, prompt_);
     if (!hub) {
         avoided_.clear();
         return ask_later();

@@ -63,6 +63,7 @@ class FrontExchange : public std::enable_shared_from_this<FrontExchange> {
     TimePoint heard_at_{};      // the hub's last bytes
     TimePoint give_up_at_{};
 
+    PrefixRoutes::Keys prompt_;         // of a request for a model's answer
     std::shared_ptr<ClientLine> line_;  // to the present hub; null: none
     std::string hub_url_;
     std::set<std::string> avoided_;  // hubs that refused the request or are gone

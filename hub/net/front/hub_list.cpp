@@ -6,6 +6,9 @@ namespace moex::net {
 namespace {
 
 constexpr Duration avoided_for = std::chrono::milliseconds(500);
+// A hub with less than this part of a prompt takes its turn like the others: the rest of the prompt
+// is most of the work.
+constexpr std::size_t parts_of_prompt = 8;
 
 }  // namespace
 
@@ -14,6 +17,7 @@ void HubList::set(const std::vector<Known>& hubs) {
     std::vector<Hub> next;
     for (const Known& known : hubs) {
         Hub hub{.address = known.address, .url = known.address.url(), .lives = known.lives};
+        hub.key = std::hash<std::string>()(hub.url);
         for (const Hub& old : hubs_)
             if (old.url == hub.url) {
                 hub.requests = old.requests;
@@ -24,7 +28,8 @@ void HubList::set(const std::vector<Known>& hubs) {
     hubs_ = std::move(next);
 }
 
-std::optional<HubAddress> HubList::pick(const std::set<std::string>& avoided, TimePoint now) {
+std::optional<HubAddress> HubList::pick(const std::set<std::string>& avoided, TimePoint now,
+                                        std::span<const std::uint64_t> prompt) {
     const std::lock_guard lock(mutex_);
     for (const bool takes_failed : {false, true}) {
         const auto fits = [&](const Hub& hub) {
@@ -39,14 +44,26 @@ std::optional<HubAddress> HubList::pick(const std::set<std::string>& avoided, Ti
                 has_any = true;
             }
         if (!has_any) continue;
-        for (;; ++next_) {
-            Hub& hub = hubs_[next_ % hubs_.size()];
-            // The least busy hub always passes, so that the walk ends.
+        // Walk once from the hub whose turn it is. The least busy hub always has room.
+        Hub* best = nullptr;
+        std::size_t best_matched = 0;
+        for (std::size_t i = 0; i < hubs_.size(); ++i) {
+            Hub& hub = hubs_[(next_ + i) % hubs_.size()];
             if (!fits(hub) || 2 * hub.requests > 3 * least + 1) continue;
-            ++next_;
-            ++hub.requests;
-            return hub.address;
+            std::size_t matched = routes_.matched(prompt, hub.key);
+            if (matched * parts_of_prompt < prompt.size()) matched = 0;
+            const bool is_better = !best || matched > best_matched ||
+                                   (matched > 0 && matched == best_matched &&
+                                    hub.requests < best->requests);
+            if (!is_better) continue;
+            best = &hub;
+            best_matched = matched;
         }
+        // A hub that was chosen for its prompt has not taken its turn.
+        if (best_matched == 0) next_ = static_cast<std::size_t>(best - hubs_.data()) + 1;
+        routes_.record(prompt, best->key);
+        ++best->requests;
+        return best->address;
     }
     return std::nullopt;
 }

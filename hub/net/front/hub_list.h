@@ -1,5 +1,6 @@
-// The hubs that a front knows, and the choice of one for a request: each hub in turn, except one
-// that has more than 1.5 times the requests of the least busy one. Thread-safe.
+// The hubs that a front knows, and the choice of one for a request: the hub that has computed the
+// longest beginning of the prompt, otherwise each hub in turn. A hub that has more than 1.5 times
+// the requests of the least busy one is never chosen. Thread-safe.
 #pragma once
 
 #include <mutex>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "hub/base/clock.h"
+#include "hub/net/front/prefix_routes.h"
 #include "hub/net/http/client_line.h"
 
 namespace moex::net {
@@ -22,8 +24,10 @@ class HubList {
     // Replaces the hubs. A hub that stays keeps its count of requests.
     void set(const std::vector<Known>& hubs);
     // Chooses a hub whose URL is not in `avoided`, and counts a request there until done(). Returns
-    // nullopt if there is none. A hub that failed a moment ago is chosen only if all have.
-    std::optional<HubAddress> pick(const std::set<std::string>& avoided, TimePoint now);
+    // nullopt if there is none. A hub that failed a moment ago is chosen only if all have. `prompt`
+    // has the keys of the request's prompt; empty: each hub in turn.
+    std::optional<HubAddress> pick(const std::set<std::string>& avoided, TimePoint now,
+                                   std::span<const std::uint64_t> prompt = {});
     void done(const std::string& url);
     // No connection to that hub could be made, or it broke.
     void failed(const std::string& url, TimePoint now);
@@ -34,6 +38,7 @@ class HubList {
     struct Hub {
         HubAddress address;
         std::string url;
+        std::uint64_t key = 0;  // in `routes_`
         bool lives = true;
         unsigned requests = 0;
         TimePoint avoid_until{};
@@ -41,6 +46,7 @@ class HubList {
     mutable std::mutex mutex_;
     std::vector<Hub> hubs_;
     std::size_t next_ = 0;
+    PrefixRoutes routes_;
 };
 
 }  // namespace moex::net

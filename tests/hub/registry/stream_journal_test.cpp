@@ -339,6 +339,23 @@ TEST_F(StreamTableTest, AStreamThatBeginsAnewReplacesTheOldOne) {
     EXPECT_EQ(text_of(taken.records[0]), "again");
 }
 
+TEST_F(StreamTableTest, AStreamThatBeginsAnewHereForgetsWhatWaits) {
+    const auto journal = journal_of(enter("aaaaaaaa"));
+    for (const bool is_stored : {false, true}) {
+        journal->begin(stream_id, bytes_of("old question"));
+        for (const char* word : {"one", "two"}) journal->add(stream_id, bytes_of(word));
+        if (is_stored) journal->flush();
+        journal->add(stream_id, bytes_of("three"));
+        journal->begin(stream_id, bytes_of("question"));
+        journal->add(stream_id, bytes_of("again"));
+        journal->flush();
+        const auto taken = must(journal_of(enter("bbbbbbbb"))->take(stream_id, true));
+        EXPECT_EQ(text_of(taken.head), "question");
+        ASSERT_EQ(taken.records.size(), 1u);
+        EXPECT_EQ(text_of(taken.records[0]), "again");
+    }
+}
+
 TEST_F(StreamTableTest, AnEndedStreamIsDeleted) {
     const auto journal = journal_of(enter("aaaaaaaa"), {.life_after_end = Duration{}});
     journal->begin(stream_id, bytes_of("question"));

@@ -2,8 +2,11 @@
 // of a hub.
 #include <gtest/gtest.h>
 
+#include "hub/api/hub_stops.h"
+#include "hub/api/resumable.h"
 #include "hub/net/fleet/fleet_proof.h"
 #include "hub/net/front/hub_list.h"
+#include "hub/net/front/stop_event.h"
 #include "hub/net/http/event_blocks.h"
 #include "hub/net/http/reply_reader.h"
 #include "tests/support/must.h"
@@ -68,6 +71,50 @@ TEST(ReplyReaderTest, AWrongAnswerIsNotRead) {
     EXPECT_EQ(endless.feed(std::string(100'000, 'x'), body), State::wrong);
 }
 
+// Counts the ends of streams on one connection.
+class CountingLine : public HttpResponder {
+  public:
+    void respond(HttpResponse) override {}
+    void begin_stream(const std::string&) override { ++begun; }
+    void expect_stream() override {}
+    void send_event(StreamEvent, std::function<void()>) override {}
+    void end_stream() override {}
+    void on_disconnect(std::function<void()>) override {}
+    int begun = 0;
+};
+
+// A connection that arrives between the search of a stream and its end would wait for ever.
+TEST(ResumableStreamTest, AGivenUpStreamTakesNoConnection) {
+    ResumableStreams streams;
+    const auto first = std::make_shared<CountingLine>(), second = std::make_shared<CountingLine>();
+    const auto opened = streams.open("owner", first);
+    ASSERT_TRUE(opened.ok());
+    const auto found = streams.find("owner", (*opened)->id());
+    ASSERT_TRUE(found.ok());
+    streams.drop((*opened)->id());
+    const auto resumed = (*found)->resume(second, 0);
+    ASSERT_FALSE(resumed.ok());
+    EXPECT_EQ(resumed.refusal().status, 404u);
+    EXPECT_EQ(second->begun, 0);
+    EXPECT_EQ(second.use_count(), 1) << "the connection is free for another answer";
+}
+
+TEST(HubStopsTest, EveryDialectHasTheCodeThatFrontsRead) {
+    for (const Dialect dialect :
+         {Dialect::openai, Dialect::responses, Dialect::anthropic, Dialect::ollama}) {
+        const HttpResponse answer = refusal_response(refuse_since_hub_stops(), dialect);
+        EXPECT_TRUE(says_that_it_stops(answer.body)) << answer.body;
+        const HttpResponse other = refusal_response({503, "shutting_down", "other", ""}, dialect);
+        EXPECT_FALSE(says_that_it_stops(other.body)) << other.body;
+    }
+    EXPECT_TRUE(says_that_it_stops(
+        R"({"type":"response.failed","response":{"error":{"code":"shutting_down"}}})"));
+    for (const char* text : {"[DONE]", "shutting_down", R"({"code":"shutting_down"})",
+                             R"({"response":{"metadata":{"code":"shutting_down"}}})",
+                             R"({"error":"none","response":7})"})
+        EXPECT_FALSE(says_that_it_stops(text)) << text;
+}
+
 TEST(EventBlocksTest, EventsAreWholeWhateverThePieces) {
     const std::string stream =
         "id: 1\ndata: a\n\n: ping\n\nevent: e\nid: 2\ndata: b\ndata: c\n\nda";
@@ -130,10 +177,11 @@ class HubListTest : public testing::Test {
     static HubList::Known hub(const std::string& name, bool lives = true) {
         return {must(HubAddress::parse("http://" + name)), lives};
     }
-    std::string pick(const std::set<std::string>& avoided = {}) {
-        const auto found = hubs_.pick(avoided, now_);
+    std::string pick(const std::set<std::string>& avoided = {}, const std::string& prompt = {}) {
+        const auto found = hubs_.pick(avoided, now_, PrefixRoutes::keys_of(prompt));
         return found ? found->host : "none";
     }
+    void end(const std::string& host) { hubs_.done("http://" + host + ":80"); }
     HubList hubs_;
     TimePoint now_ = now_steady();
 };
@@ -147,6 +195,107 @@ TEST_F(HubListTest, HubsTakeTurnsWithinTheLoadGuard) {
     // Only b's requests end, so that a and c have more than 1.5 times as many.
     for (int i = 0; i < 10; ++i) hubs_.done("http://b:80");
     for (int i = 0; i < 6; ++i) EXPECT_EQ(pick(), "b");
+}
+
+// Returns a prompt of `blocks`: each letter is a block.
+std::string prompt_of(std::string_view blocks) {
+    std::string prompt;
+    for (const char block : blocks) prompt += std::string(PrefixRoutes::block_bytes, block);
+    return prompt;
+}
+
+TEST_F(HubListTest, APromptGoesWhereItsBeginningIs) {
+    hubs_.set({hub("a"), hub("b"), hub("c")});
+    const auto ask = [&](std::string_view blocks) {
+        const std::string host = pick({}, prompt_of(blocks));
+        end(host);
+        return host;
+    };
+    const std::string first = ask("AB"), second = ask("XY"), third = ask("PQ");
+    EXPECT_EQ(std::set({first, second, third}).size(), 3u) << "new prompts take turns";
+    for (int i = 0; i < 5; ++i) {
+        EXPECT_EQ(ask("ABCD"), first);
+        EXPECT_EQ(ask("XYZ"), second);
+        EXPECT_EQ(ask("PQ"), third);
+    }
+    EXPECT_NE(pick({"http://" + first + ":80"}, prompt_of("AB")), first);
+}
+
+TEST_F(HubListTest, AShortBeginningDoesNotChangeTheTurns) {
+    hubs_.set({hub("a"), hub("b"), hub("c")});
+    std::map<std::string, int> counts;
+    for (char last = 'a'; last < 'a' + 9; ++last) {
+        const std::string host = pick({}, prompt_of("S" + std::string(8, last)));
+        ++counts[host];
+        end(host);
+    }
+    for (const auto& [host, count] : counts) EXPECT_EQ(count, 3) << host;
+}
+
+TEST_F(HubListTest, APromptLeavesAHubThatIsTooBusy) {
+    hubs_.set({hub("a"), hub("b")});
+    std::map<std::string, int> running;
+    for (int i = 0; i < 100; ++i) {
+        ++running[pick({}, prompt_of("AB"))];
+        const auto [least, most] = std::minmax(running["a"], running["b"]);
+        EXPECT_LE(2 * most, 3 * least + 3) << "after request " << i;
+    }
+}
+
+// The obvious twin: whole prompts instead of keys.
+TEST(PrefixRoutesTest, MatchesAreThoseOfWholePrompts) {
+    PrefixRoutes routes;
+    std::map<std::uint64_t, std::set<std::string>> sent;
+    std::uint32_t random = 7;
+    const auto next = [&](std::uint32_t below) {
+        random = random * 1664525 + 1013904223;
+        return (random >> 8) % below;
+    };
+    for (int i = 0; i < 500; ++i) {
+        std::string blocks;
+        for (std::uint32_t left = next(6); left > 0; --left)
+            blocks += static_cast<char>('A' + next(2));
+        const auto keys = PrefixRoutes::keys_of(prompt_of(blocks) + "tail");
+        ASSERT_EQ(keys.size(), blocks.size());
+        for (std::uint64_t hub = 0; hub < 3; ++hub) {
+            std::size_t wanted = 0;
+            for (std::size_t count = 1; count <= blocks.size(); ++count)
+                if (sent[hub].contains(blocks.substr(0, count))) wanted = count;
+            EXPECT_EQ(routes.matched(keys, hub), wanted) << blocks << " at " << hub;
+        }
+        const std::uint64_t hub = next(3);
+        routes.record(keys, hub);
+        for (std::size_t count = 1; count <= blocks.size(); ++count)
+            sent[hub].insert(blocks.substr(0, count));
+    }
+}
+
+TEST(PrefixRoutesTest, OldPromptsAreForgottenWithinTheBound) {
+    PrefixRoutes routes(64);
+    const auto keys = PrefixRoutes::keys_of(prompt_of("AB"));
+    routes.record(keys, 1);
+    for (int i = 0; i < 1000; ++i) {
+        routes.record(
+            PrefixRoutes::keys_of(std::string(256, 'x') + text(1000 + i) + std::string(300, 'y')),
+            2);
+        if (i >= 20) continue;
+        EXPECT_EQ(routes.matched(keys, 1), 2u);
+    }
+    EXPECT_EQ(routes.matched(keys, 1), 0u);
+}
+
+TEST(PrefixRoutesTest, AConversationKeepsTheKeysOfItsBeginning) {
+    const std::string words = prompt_of("ABCD");
+    const auto body = [&](const std::string& more) {
+        return R"({"temperature":1,"messages":[{"role":"system","content":")" + words + "\"}" +
+               more + R"(],"stream":true})";
+    };
+    const auto first = PrefixRoutes::keys_of_body(body(""));
+    const auto later = PrefixRoutes::keys_of_body(body(R"(,{"role":"user","content":"and?"})"));
+    ASSERT_GE(first.size(), 4u);
+    for (std::size_t i = 0; i + 1 < first.size(); ++i) EXPECT_EQ(first[i], later[i]);
+    for (const char* none : {"", "{", "[1]", "{\"messages\":1}"})
+        EXPECT_TRUE(PrefixRoutes::keys_of_body(none).empty()) << none;
 }
 
 TEST_F(HubListTest, DeadAvoidedAndFailedHubsAreLeftOut) {
