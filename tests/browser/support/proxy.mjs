@@ -45,6 +45,9 @@ const kinds = {
   },
 };
 
+kinds["nginx fleet"] = { ...kinds.nginx, language: "nginx fleet" };
+kinds["haproxy fleet"] = { ...kinds.haproxy, language: "haproxy fleet" };
+
 // Returns true if the proxy's program is installed here.
 export function isInstalled(kind) {
   try {
@@ -73,7 +76,7 @@ export class Proxy {
     const { language, program, port: at, file, args } = kinds[kind];
     proxy.folder = mkdtempSync(join(tmpdir(), "moex-proxy-"));
     let text = replaced(snippetOf(language), [at[0], at[1](port)]);
-    text = replaced(text, ["127.0.0.1:8080", `127.0.0.1:${hub_port}`]);
+    if (hub_port) text = replaced(text, ["127.0.0.1:8080", `127.0.0.1:${hub_port}`]);
     text = replaced(text, ["/etc/ssl/hub/", `${cert}/`]);
     for (const one of more) text = replaced(text, one);
     const settings = join(proxy.folder, "settings");
