@@ -1,8 +1,9 @@
 // Plants the bugs of mutants.mjs one by one into a copy of their file, links the tests with the copy, and prints which
 // bugs the tests find. The checkout and its build are not changed.
-// usage: node tests/sim/mutants/run.mjs [--check] [--build DIR] [--dispatch-only] [NUMBER|FROM-TO...]
+// usage: node tests/sim/mutants/run.mjs [--fleet] [--check] [--build DIR] [--dispatch-only] [NUMBER|FROM-TO...]
+//   --fleet          the bugs of leases and journals (fleet_mutants.mjs, registry_test) in place of those of dispatch
 //   --check          only check that each mutant still applies; else run the tests, up to 30 s of one core per mutant
-//   --build          the directory where dispatch_test and sim_test were built from this checkout, with Ninja [build]
+//   --build          the directory where the tests were built from this checkout, with Ninja [build]
 //   --dispatch-only  run dispatch_test alone; a mutant that only the simulated swarm finds counts as surviving
 //   NUMBER, FROM-TO  numbers of mutants in the list, from 1 [all]
 // example: nice node tests/sim/mutants/run.mjs 1-10 14
@@ -14,7 +15,8 @@ import { tmpdir } from 'node:os';
 import { basename, dirname, join, resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
 
-import { mutants } from './mutants.mjs';
+import { mutants as fleetMutants } from './fleet_mutants.mjs';
+import { mutants as dispatchMutants } from './mutants.mjs';
 
 const root = resolve(dirname(fileURLToPath(import.meta.url)), '../../..');
 const args = process.argv.slice(2);
@@ -22,11 +24,19 @@ const buildAt = args.indexOf('--build');
 const build = resolve(root, buildAt >= 0 ? args.splice(buildAt, 2)[1] : 'build');
 const has = (flag) => args.includes(flag);
 
-// The test programs that run on each mutant, the fastest first, each with its timeout in seconds.
-const tests = [['dispatch_test', 300], ['sim_test', 900]].slice(0, has('--dispatch-only') ? 1 : 2);
+// The room of the bugs, its library, and the test programs that run on each mutant, the fastest first, each with its
+// timeout in seconds.
+const dispatch = {
+  folder: 'hub/dispatch', library: 'moex_dispatch', mutants: dispatchMutants,
+  tests: [['dispatch_test', 300], ['sim_test', 900]].slice(0, has('--dispatch-only') ? 1 : 2),
+};
+const fleet = {
+  folder: 'hub/registry', library: 'moex_registry', mutants: fleetMutants, tests: [['registry_test', 300]],
+};
+const { folder, library, mutants, tests } = has('--fleet') ? fleet : dispatch;
 
 function planted(mutant, number) {
-  const parts = readFileSync(join(root, 'hub/dispatch', mutant.file), 'utf8').split(mutant.from);
+  const parts = readFileSync(join(root, folder, mutant.file), 'utf8').split(mutant.from);
   if (parts.length === 2) return parts.join(mutant.to);
   console.error(`mutant ${number}, ${mutant.file}: "${mutant.from}" occurs ${parts.length - 1} times`);
   return null;
@@ -57,10 +67,10 @@ process.on('exit', () => rmSync(at, { recursive: true, force: true }));
 // Returns the name and the text of the batch that includes a file of the room (CMakeLists.txt, moex_batches); undefined
 // if the build compiles the file by itself.
 function batchOf(file) {
-  const folder = join(build, 'batches');
-  const names = existsSync(folder) ? readdirSync(folder) : [];
-  return names.map((name) => ({ name, text: readFileSync(join(folder, name), 'utf8') }))
-    .find(({ text }) => text.includes(`#include "hub/dispatch/${file}"`));
+  const batches = join(build, 'batches');
+  const names = existsSync(batches) ? readdirSync(batches) : [];
+  return names.map((name) => ({ name, text: readFileSync(join(batches, name), 'utf8') }))
+    .find(({ text }) => text.includes(`#include "${folder}/${file}"`));
 }
 
 // Plants `text` as the content of `file`. Returns the first test that then fails, hangs or crashes; null if no test
@@ -69,9 +79,9 @@ function finder(file, text) {
   const planted_at = join(at, basename(file)), batch = batchOf(file);
   writeFileSync(planted_at, text);
   const source = batch ? join(at, batch.name) : planted_at, object = `${source}.o`;
-  if (batch) writeFileSync(source, batch.text.replace(`"hub/dispatch/${file}"`, `"${planted_at}"`));
+  if (batch) writeFileSync(source, batch.text.replace(`"${folder}/${file}"`, `"${planted_at}"`));
   const made = commandOf(
-    `hub/dispatch/CMakeFiles/moex_dispatch.dir/${batch ? `__/__/batches/${batch.name}` : file}.o`);
+    `${folder}/CMakeFiles/${library}.dir/${batch ? `__/__/batches/${batch.name}` : file}.o`);
   if (!runs(made.replace(/ -MD -MT \S+ -MF \S+ -o \S+ -c \S+$/, ` -o ${object} -c ${source}`))) return undefined;
 
   for (const [name, seconds] of tests) {
@@ -96,7 +106,7 @@ if (has('--check')) {
 }
 
 const healthy = mutants[0].file;
-const before = finder(healthy, readFileSync(join(root, 'hub/dispatch', healthy), 'utf8'));
+const before = finder(healthy, readFileSync(join(root, folder, healthy), 'utf8'));
 if (before !== null) {
   console.error(`tests fail without a mutant: ${before ?? 'does not build'}`);
   process.exit(2);
