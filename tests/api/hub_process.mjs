@@ -53,11 +53,11 @@ export function postJson(url, body, key) {
 // Starts a hub that serves until stop(); resolves once the hub prints its `ready:` line. Without --state in `args` it
 // has a state folder of its own, which is removed when it ends. Workers are always asked, unless `args` name
 // --use-workers.
-export function startHub(args = [], extra = {}, model = modelFolder) {
+export function startHub(args = [], extra = {}, model = modelFolder, program = hubProgram) {
   const state = args.includes('--state') ? { path: '', remove: () => {} } : temporaryFolder();
   const own = ['serve', '--model', model, ...(args.includes('--listen') ? [] : ['--listen', '127.0.0.1:0']),
     ...(state.path ? ['--state', state.path] : [])];
-  const child = spawn(hubProgram, [...own, ...args], {
+  const child = spawn(program, [...own, ...args], {
     env: cleanEnvironment({ MOEX_USE_WORKERS: 'always', MOEX_SPANS: 'off', ...extra }),
     stdio: ['ignore', 'pipe', 'pipe'],
   });
