@@ -186,11 +186,7 @@ void CalibratedQuantizer::round_in_order(RowBlock& block) const {
 }
 
 void CalibratedQuantizer::find_gradient(RowBlock& block) const {
-    std::fill(block.gradient.begin(), block.gradient.end(), 0.0f);
-    for (std::size_t j = 0; j < size_; ++j)
-        for (std::size_t row = 0; row < block.num_rows; ++row)
-            add_scaled(block.gradient.data() + row * size_, moments_.data() + j * size_,
-                       block.error[row * size_ + j], size_);
+    multiply_by_moments(block.gradient, block.error, moments_, size_);
 }
 
 // Moves each code to the best one while all others are fixed.

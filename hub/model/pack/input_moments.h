@@ -33,4 +33,10 @@ class InputMoments {
     std::vector<float> products_;
 };
 
+// out[r][i] = sum over j of rows[r][j] · moments[j][i]. `out` and `rows` are [any, size], `moments`
+// is [size, size]. Each sum is in f32 and begins at j = 0, so that it is the same on every machine
+// and does not depend on the other rows.
+void multiply_by_moments(std::span<float> out, std::span<const float> rows,
+                         std::span<const float> moments, std::size_t size);
+
 }  // namespace moex

@@ -97,6 +97,26 @@ TEST(InputMomentsTest, SumsAreThoseOfPlainLoops) {
     EXPECT_GT(moments.effective_rows(), 8);
 }
 
+// The tiles sum in the order of the plain loops, for whole tiles and for what is left of them.
+TEST(InputMomentsTest, ProductsHaveTheBitsOfPlainLoops) {
+    for (const std::size_t wide : {16u, 41u, 96u})
+        for (const std::size_t rows_read : {1u, 8u, 19u}) {
+            const std::vector<float> x = inputs(40, 2),
+                                     rows(x.begin(), x.begin() + static_cast<std::ptrdiff_t>(
+                                                                     rows_read * wide));
+            std::vector<float> matrix = inputs(wide * wide / size + 1, 3), out(rows.size(), 7.0f);
+            matrix.resize(wide * wide);
+            multiply_by_moments(out, rows, matrix, wide);
+            for (std::size_t r = 0; r < rows_read; ++r)
+                for (std::size_t i = 0; i < wide; ++i) {
+                    float sum = 0;
+                    for (std::size_t j = 0; j < wide; ++j)
+                        sum += rows[r * wide + j] * matrix[j * wide + i];
+                    ASSERT_EQ(out[r * wide + i], sum) << wide << ' ' << rows_read;
+                }
+        }
+}
+
 TEST(CalibratedQuantizerTest, OutputsChangeLessThanByRounding) {
     const std::vector<float> w = weights(3), x = inputs(400, 4), other = inputs(400, 5);
     InputMoments moments(size);
