@@ -34,6 +34,16 @@ struct CalibrationWindows {
     std::vector<TokenId> learn, tail;
 };
 
+// Returns for example ", 2:05 left" when `share` of the work is done; nothing before its start.
+std::string time_left_text(TimePoint started_at, double share) {
+    if (!(share > 0)) return {};
+    const double seconds = to_ms(now_steady() - started_at) / 1e3 * (1 - share) / share;
+    char shown[32];
+    std::snprintf(shown, sizeof shown, ", %d:%02d left", static_cast<int>(seconds) / 60,
+                  static_cast<int>(seconds) % 60);
+    return shown;
+}
+
 // Returns about how many bytes a row of the calibration step takes: keys and values of all layers,
 // and the decoder's buffers of a layer.
 std::uint64_t row_bytes_of(const ModelConfig& config) {
@@ -65,11 +75,16 @@ Result<CalibrationWindows> windows_of(const ModelConfig& config, const Tokenizer
                      static_cast<unsigned long long>(fitting * size));
         num_learn = fitting;
     }
-    windows.learn.assign(tokens.begin(),
-                         tokens.begin() + static_cast<std::ptrdiff_t>(num_learn * size));
-    windows.tail.assign(
-        tokens.begin() + static_cast<std::ptrdiff_t>((num_windows - num_tail) * size),
-        tokens.begin() + static_cast<std::ptrdiff_t>(num_windows * size));
+    const auto add_window = [&](std::vector<TokenId>& part, std::size_t index) {
+        const auto window = std::span(tokens).subspan(index * size, size);
+        part.insert(part.end(), window.begin(), window.end());
+    };
+    // The windows are spread evenly over the text before its tail: its first pages alone would be
+    // of one author or subject.
+    const std::size_t num_before = num_windows - num_tail;
+    for (std::size_t i = 0; i < num_learn; ++i)
+        add_window(windows.learn, i * num_before / num_learn);
+    for (std::size_t i = num_before; i < num_windows; ++i) add_window(windows.tail, i);
     return windows;
 }
 
@@ -223,6 +238,7 @@ class PackCalibration {
 
     Status quantize(Decoder& decoder, BlobStore& store) {
         ProgressLine line(options_.progress_lines);
+        const TimePoint started_at = now_steady();
         const std::uint32_t num_layers = input_.config.num_layers,
                             num_experts = input_.config.num_experts;
         CalibratingExperts experts(
@@ -231,8 +247,9 @@ class PackCalibration {
                 return store.take(layer, expert, blob);
             },
             [&](std::uint32_t layer, std::uint32_t done) {
-                line.show((layer + static_cast<double>(done) / num_experts) / num_layers,
-                          text("calibrating: layer ", layer, "/", num_layers, ", expert ", done));
+                const double share = (layer + static_cast<double>(done) / num_experts) / num_layers;
+                line.show(share, text("calibrating: layer ", layer, "/", num_layers, ", expert ",
+                                      done, time_left_text(started_at, share)));
             });
         MOEX_TRY(read_in_one_step(decoder, experts, windows_, begin_token_));
         error_ = experts.error();

@@ -14,7 +14,7 @@ namespace moex {
 
 struct CalibratedPackOptions {
     std::string text_path;
-    // tokens from the beginning of the text at most; memory limits them, too
+    // most tokens to read, in windows that are spread over the text; memory limits them, too
     std::uint64_t tokens_max = 65536;
     bool progress_lines = false;
     CalibratedOptions quantizer;
