@@ -19,10 +19,23 @@
 namespace moex {
 namespace {
 
-Result<PackOptions> options_of_settings(const Settings& settings) {
+// Returns the largest group that --group names. pack itself resolves "auto" before.
+Result<std::uint32_t> group_of_settings(const Settings& settings) {
+    const std::string& name = settings.text("group");
+    if (name == "auto")
+        return Error{ErrorCode::invalid_argument,
+                     "--group auto compares the packages of a whole checkpoint; only pack without "
+                     "--shadow has one"};
+    return static_cast<std::uint32_t>(std::stoul(name));
+}
+
+Result<PackOptions> options_of_settings(const Settings& settings, bool auto_group = false) {
     PackOptions options;
     options.expert_dtype = parse_expert_dtype(settings.text("expert-dtype")).value();
-    options.group_size_max = static_cast<std::uint32_t>(std::stoul(settings.text("group")));
+    if (!auto_group) {
+        MOEX_ASSIGN(group_size, group_of_settings(settings));
+        options.group_size_max = group_size;
+    }
     options.name = settings.text("name");
     const std::string& hub_dtype = settings.text("hub-dtype");
     if (hub_dtype == "int6")
@@ -211,15 +224,12 @@ Result<std::optional<ShadowOptions>> shadow_options_of(const Invocation& invocat
                      "--calibrate writes into a package, and --shadow makes none"};
     const auto dtype = parse_shadow_dtype(*name);
     if (!dtype.ok()) return Error{dtype.error().code, text("--shadow: ", dtype.error().message)};
-    return std::optional(ShadowOptions{.dtype = *dtype,
-                                       .group_size_max = static_cast<std::uint32_t>(
-                                           std::stoul(invocation.settings.text("group")))});
+    MOEX_ASSIGN(group_size, group_of_settings(invocation.settings));
+    return std::optional(ShadowOptions{.dtype = *dtype, .group_size_max = group_size});
 }
 
-}  // namespace
-
-Result<PackOptions> pack_options_of(const Invocation& invocation) {
-    MOEX_ASSIGN(options, options_of_settings(invocation.settings));
+Result<PackOptions> options_of_pack(const Invocation& invocation, bool auto_group) {
+    MOEX_ASSIGN(options, options_of_settings(invocation.settings, auto_group));
     // Without a wish the hub's tensors keep every bit: bf16 where the model has bf16, else f32.
     options.hub_f32 = invocation.settings.on("hub-f32") ||
                       invocation.settings.text("hub-dtype") == "auto";
@@ -227,12 +237,33 @@ Result<PackOptions> pack_options_of(const Invocation& invocation) {
     return options;
 }
 
+// Lets --group auto choose for the checkpoint, and prints the choice.
+Result<PackOptions> options_for_checkpoint(const Invocation& invocation,
+                                           const std::string& checkpoint) {
+    const Settings& settings = invocation.settings;
+    const bool auto_group = settings.text("group") == "auto";
+    MOEX_ASSIGN(options, options_of_pack(invocation, auto_group));
+    if (!auto_group || invocation.check_only) return options;
+
+    MOEX_ASSIGN(chosen,
+                with_smallest_group(checkpoint, options, settings.text("hub-dtype") == "auto"));
+    std::printf("--group auto: groups of at most %u, the hub in %s\n", chosen.group_size_max,
+                hub_dtype_name(chosen.hub_dtype));
+    return chosen;
+}
+
+}  // namespace
+
+Result<PackOptions> pack_options_of(const Invocation& invocation) {
+    return options_of_pack(invocation, false);
+}
+
 int run_pack(const Invocation& invocation) {
     const std::string& checkpoint = *invocation.argument("HF_DIR");
     const std::string& out = *invocation.argument("OUT");
     const auto shadow = shadow_options_of(invocation);
     if (!shadow.ok()) return fail(shadow.error().message);
-    const Result<PackOptions> chosen = pack_options_of(invocation);
+    const Result<PackOptions> chosen = options_for_checkpoint(invocation, checkpoint);
     if (!chosen.ok()) return fail(chosen.error().message);
     const PackOptions& options = *chosen;
 

@@ -155,8 +155,8 @@ Status check_seed(std::string_view value) {
 }
 
 Status check_group(std::string_view value) {
-    if (value == "32" || value == "64" || value == "128") return {};
-    return wrong_value("wanted 32, 64 or 128, found \"", value, "\"");
+    if (value == "auto" || value == "32" || value == "64" || value == "128") return {};
+    return wrong_value("wanted auto, 32, 64 or 128, found \"", value, "\"");
 }
 
 }  // namespace moex

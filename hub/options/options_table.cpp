@@ -358,8 +358,11 @@ const Setting pull_settings[] = {
 const Setting pack_settings[] = {
     {"expert-dtype", word, makes_package, all_help, "DTYPE", "int4",
      "data type of the stored experts; bf16 and f32 only run locally", 0, 0, "int4|bf16|f32"},
-    {"group", word, makes_package, all_help, "N", "128", "largest INT4 group: 32, 64 or 128", 0, 0,
-     "", check_group},
+    {"group", word, makes_package, all_help, "N", "128",
+     "largest INT4 group: 32, 64, 128 or auto\n"
+     "auto (pack alone): the smallest group at the bytes of a package with groups of 128;\n"
+     "--hub-dtype auto may then be int8 to make room",
+     0, 0, "", check_group},
     {"name", word, makes_package, all_help, "NAME", "",
      "the model's id in the API; default: the folder's name"},
     {"hub-f32", flag, command_pack, all_help, "", "off",

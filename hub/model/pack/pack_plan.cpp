@@ -57,4 +57,21 @@ Result<PackPlan> plan_package(const std::filesystem::path& model, const PackOpti
     return plan;
 }
 
+Result<PackOptions> with_smallest_group(const std::filesystem::path& model,
+                                        const PackOptions& options, bool may_code_hub) {
+    MOEX_ASSIGN(wanted, plan_package(model, options));
+    if (options.expert_dtype != ExpertDtype::int4 || wanted.num_blobs == 0 || !wanted.kept.empty())
+        return options;
+
+    PackOptions chosen = options;
+    if (may_code_hub && options.hub_dtype == HubDtype::bf16) chosen.hub_dtype = HubDtype::int8;
+    for (const std::uint32_t group_size : {32u, 64u, 128u}) {
+        if (group_size >= wanted.group_size) break;
+        chosen.group_size_max = group_size;
+        MOEX_ASSIGN(plan, plan_package(model, chosen));
+        if (plan.output_bytes() <= wanted.output_bytes()) return chosen;
+    }
+    return options;
+}
+
 }  // namespace moex

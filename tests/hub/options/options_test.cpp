@@ -66,7 +66,7 @@ std::vector<std::string> three_values(const Setting& setting) {
     if (name == "hedge") return {"fixed 2", "fixed 3", "fixed 4"};
     if (name == "prefetch") return {"4", "on", "shadow:models/int2"};
     if (name == "placement") return {"groups 4", "hash", "fan-out"};
-    if (name == "group") return {"32", "64", "32"};
+    if (name == "group") return {"32", "64", "auto"};
     if (name == "seed" || name == "temperature" || name == "top-p") return {"1", "2", "3"};
     return {"from-flag", "from-environment", "from-file"};
 }
