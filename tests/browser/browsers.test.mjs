@@ -143,7 +143,7 @@ test("Firefox with WebGPU: two tabs load the model at once, answer on this devic
       await chooseDevice(page);
     }
     // A handle of a file is exclusive here: the second tab has to wait for the first one.
-    await Promise.all(pages.map((page) => page.click("#device-load")));
+    await Promise.all(pages.map((page) => page.run(() => document.getElementById("device-load").click())));
     for (const page of pages) await deviceReady(page);
     await pages[1].close();
 
