@@ -11,7 +11,6 @@
 namespace moex {
 namespace {
 
-constexpr Duration answer_within = 2s;
 // The number of the lock that makes transactions of all hubs run one at a time.
 constexpr std::int64_t transaction_lock = 0x6d6f6578;
 
@@ -135,7 +134,7 @@ Result<std::unique_ptr<PostgresDatabase>> PostgresDatabase::connect(
          {"gssencmode", "disable"},
          {"tcp_user_timeout", "2000"},
          // A hub that stops in the middle of a transaction must not hold the others up.
-         {"options", "-c idle_in_transaction_session_timeout=2000 -c statement_timeout=5000"}});
+         {"options", "-c idle_in_transaction_session_timeout=2000 -c statement_timeout=4000"}});
     std::vector<const char*> names, values;
     for (const auto& [name, value] : parameters) {
         names.push_back(name.c_str());
@@ -146,7 +145,8 @@ Result<std::unique_ptr<PostgresDatabase>> PostgresDatabase::connect(
 
     std::unique_ptr<PostgresDatabase> database(
         new PostgresDatabase(PQconnectStartParams(names.data(), values.data(), 0)));
-    if (const Status open = database->finish_connecting(now_steady() + answer_within); !open.ok())
+    if (const Status open = database->finish_connecting(now_steady() + patience_default);
+        !open.ok())
         return Error{ErrorCode::unavailable,
                      text("the store ", address.shown(), ": ", open.error().message)};
     PQsetNoticeProcessor(
@@ -183,7 +183,10 @@ Status PostgresDatabase::wait_for(bool readable, bool writable, TimePoint deadli
         const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - now_steady());
         if (left.count() <= 0) {
             is_broken_ = true;
-            return Error{ErrorCode::unavailable, "no answer within 2 seconds"};
+            return Error{ErrorCode::unavailable,
+                         text("no answer within ",
+                              std::chrono::duration_cast<std::chrono::seconds>(patience_).count(),
+                              " seconds")};
         }
         const int found = ::poll(&socket, 1, static_cast<int>(left.count()));
         if (found > 0) return {};
@@ -192,7 +195,7 @@ Status PostgresDatabase::wait_for(bool readable, bool writable, TimePoint deadli
 }
 
 Result<PostgresDatabase::Answer> PostgresDatabase::wait_for_answer() {
-    const TimePoint deadline = now_steady() + answer_within;
+    const TimePoint deadline = now_steady() + patience_;
     Answer last(nullptr, PQclear);
     for (;;) {
         const int unsent = PQflush(connection_);
@@ -241,6 +244,13 @@ Status PostgresDatabase::execute(const std::string& sql) {
     if (PQsendQuery(connection_, sql.c_str()) != 1) return broken("the connection is lost");
     const auto answer = wait_for_answer();
     return answer.ok() ? Status() : Status(answer.error());
+}
+
+Status PostgresDatabase::set_patience(Duration patience) {
+    patience_ = patience;
+    const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(patience).count();
+    return execute(text("SET idle_in_transaction_session_timeout = ", ms,
+                        "; SET statement_timeout = ", 2 * ms));
 }
 
 std::unique_ptr<PreparedStatement> PostgresDatabase::prepare(std::string_view sql) {

@@ -1,7 +1,8 @@
-// A connection to PostgreSQL by libpq. No call waits longer than two seconds: a server that does
-// not answer, and a network that loses packets, are an error `unavailable`, and the connection is
-// broken from then on. Whether the server took a statement that ended so is not known. Source: the
-// PostgreSQL 15 manual, "libpq: Asynchronous Command Processing".
+// A connection to PostgreSQL by libpq. No call waits longer than two seconds, unless
+// set_patience() says otherwise: a server that does not answer, and a network that loses packets,
+// are an error `unavailable`, and the connection is broken from then on. Whether the server took a
+// statement that ended so is not known. Source: the PostgreSQL 15 manual, "libpq: Asynchronous
+// Command Processing".
 #pragma once
 
 #include <functional>
@@ -33,6 +34,11 @@ class PostgresDatabase : public Database {
     std::string_view larger() const override { return "greatest"; }
     std::string_view smaller() const override { return "least"; }
 
+    // Sets how long an answer may take [patience_default]. The server ends a statement after twice
+    // that time, and a transaction whose hub says nothing for so long.
+    static constexpr Duration patience_default = 2s;
+    Status set_patience(Duration patience);
+
     bool is_broken() const { return is_broken_; }
     int descriptor() const;
     // Reads what has arrived, and returns true if it has notifications. Does not wait.
@@ -50,6 +56,7 @@ class PostgresDatabase : public Database {
 
     pg_conn* connection_;
     bool is_broken_ = false;
+    Duration patience_ = patience_default;
 };
 
 }  // namespace moex

@@ -21,9 +21,12 @@ Result<std::unique_ptr<PostgresStore>> PostgresStore::open(const PostgresAddress
     MOEX_ASSIGN(writer, random_name(16));
     std::unique_ptr<PostgresStore> store(new PostgresStore(address, std::move(writer)));
     MOEX_ASSIGN(database, PostgresDatabase::connect(address));
+    // Other hubs may make the tables just now, and a busy server takes its time for that.
+    MOEX_TRY(database->set_patience(30s));
     if (const Status migrated = migrate(*database, postgres_migrations()); !migrated.ok())
         return Error{migrated.error().code,
                      text("the store ", address.shown(), ": ", migrated.error().message)};
+    MOEX_TRY(database->set_patience(PostgresDatabase::patience_default));
     store->idle_.push_back(std::move(database));
     MOEX_TRY(store->listen());
     return store;
