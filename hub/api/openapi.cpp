@@ -473,12 +473,17 @@ OrderedJson operation_of(const DescribedRoute& route, const OrderedJson& schemas
     if (route.request)
         out["requestBody"] = {{"required", true},
                               {"content", json_content(schemas, route.request)}};
+    if (route.takes_bytes)
+        out["requestBody"] = {
+            {"required", true},
+            {"content", {{"application/octet-stream", {{"schema", {{"type", "string"}}}}}}}};
 
     const OrderedJson error = json_content(schemas, error_schema(route.dialect));
     OrderedJson& answers = out["responses"];
     answers["200"] = answer_of(
         "Done.", route.answer ? json_content(schemas, route.answer) : OrderedJson::object());
-    if (route.request) answers["400"] = answer_of("The body is not valid.", error);
+    if (route.request || route.takes_bytes)
+        answers["400"] = answer_of("The body is not valid.", error);
     if (route.takes_key) answers["401"] = answer_of("A key is needed, or another key.", error);
     if (route.counts) {
         answers["429"] = answer_of("Too many requests; retry after Retry-After.", error);

@@ -16,8 +16,9 @@ struct DescribedRoute {
     const char* method = "GET";
     std::string path;  // "/v1/models/{model}"
     const char* summary = "";
-    // Name of the request body's schema; null: the route takes no body.
+    // Name of the request body's schema; null: the route takes no body, or takes bytes.
     const char* request = nullptr;
+    bool takes_bytes = false;           // the request's body is bytes, not JSON
     const char* answer = nullptr;       // name of the answer's schema; null: the answer is not JSON
     Dialect dialect = Dialect::openai;  // dialect of the route's error bodies
     bool takes_key = false;             // the route demands a key, except on loopback

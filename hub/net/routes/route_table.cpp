@@ -258,6 +258,7 @@ std::string describe_routes() {
                              .path = std::move(path),
                              .summary = route.summary,
                              .request = route.request,
+                             .takes_bytes = route.body_bytes_max > 0,
                              .answer = route.answer,
                              .dialect = route.dialect,
                              .takes_key = route.role.has_value(),
