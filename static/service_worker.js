@@ -3,8 +3,8 @@
 // hub cannot be reached, under the same policy: their headers are stored with the bytes. Besides, weights that the
 // browser's files hold are served from there. Requests for the API and for other pages are not touched. The browser may
 // end this program at any moment: it keeps nothing in memory, and without it the same requests go to the hub.
-// Messages in, with a port for the answer, true or false: {keep: true, hub_key}. A set of files replaces the stored set
-// only if the hub's key that this browser knows has signed it.
+// Messages in, with a port for the answer, true or false: {keep: true, hub_key}. Until then "busy" is sent each second.
+// A set of files replaces the stored set only if the hub's key that this browser knows has signed it.
 // Every path here begins with `root`, the folder of this file: "/", or "/moex/" where a proxy serves the hub below
 // /moex/. Other programs may serve the other paths of the origin, so their caches are left alone.
 const root = new URL("./", self.location.href).pathname;
@@ -227,5 +227,10 @@ async function keep(hub_key) {
 self.addEventListener("message", (event) => {
   const [port] = event.ports;
   if (!event.data?.keep || !port) return;
-  event.waitUntil(keep(event.data.hub_key).then(() => port.postMessage(true), () => port.postMessage(false)));
+  const beat = setInterval(() => port.postMessage("busy"), 1000);
+  const kept = keep(event.data.hub_key).then(() => true, () => false);
+  event.waitUntil(kept.then((is_kept) => {
+    clearInterval(beat);
+    port.postMessage(is_kept);
+  }));
 });

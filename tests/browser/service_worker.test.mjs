@@ -1,14 +1,10 @@
 // The service worker of the chat page, in a real Chromium without a GPU: it serves weights from the browser's files and
 // keeps the registry of sessions. The browser may end it at any moment, and everything works without it.
 import assert from "node:assert/strict";
-import { mkdtempSync, rmSync } from "node:fs";
-import { tmpdir } from "node:os";
-import { join } from "node:path";
 import { after, before, test } from "node:test";
 
 import { Front } from "./support/front.mjs";
-import { Hub } from "./support/hub.mjs";
-import { packSmall } from "./support/small_model.mjs";
+import { startSmallHub } from "./support/small_model.mjs";
 import { launch } from "./support/tab.mjs";
 import { openTestWorker } from "./support/test_worker.mjs";
 
@@ -21,17 +17,13 @@ onmessage = async ({ data: { files, url } }) => {
   postMessage({ done: true });
 };`;
 
-let folder, browser, hub;
+let browser, hub;
 before(async () => {
-  folder = mkdtempSync(join(tmpdir(), "moex-small-"));
-  const [model, launched] = await Promise.all([packSmall(folder, { layers: 1 }), launch([], { webgpu: false })]);
-  browser = launched;
-  hub = await Hub.start(["--backend", "local", "--model", model]);
+  [hub, browser] = await Promise.all([startSmallHub({ layers: 1 }), launch([], { webgpu: false })]);
 });
 after(async () => {
   await browser?.close();
   await hub?.remove();
-  rmSync(folder, { recursive: true, force: true });
 });
 
 // Opens a page that the service worker controls, with the model's files in the browser. `front.asked`: the paths below

@@ -9,9 +9,8 @@ import { after, before, test } from "node:test";
 
 import { ask, keptNow } from "./support/chat_page.mjs";
 import { chooseDevice, deviceSettled, lastAnswer, openChat, set } from "./support/device_page.mjs";
-import { Hub } from "./support/hub.mjs";
 import { filesWith, keptOf, spoil, wholePages } from "./support/kept_pages.mjs";
-import { packSmall } from "./support/small_model.mjs";
+import { startSmallHub } from "./support/small_model.mjs";
 import { launch, launchProfile } from "./support/tab.mjs";
 
 const long = "Tell me a story about the zebrafish Quillington, who lived in a garden of glass beside the northern sea, "
@@ -22,17 +21,13 @@ const long = "Tell me a story about the zebrafish Quillington, who lived in a ga
 const questions = [long, "What did Quillington write next?", "And who answered the letters?", "How did it end?"];
 const few = 6;
 
-let folder, browser, hub;
+let browser, hub;
 before(async () => {
-  folder = mkdtempSync(join(tmpdir(), "moex-small-"));
-  const [model, launched] = await Promise.all([packSmall(folder, { layers: 2 }), launch()]);
-  browser = launched;
-  hub = await Hub.start(["--backend", "local", "--model", model]);
+  [hub, browser] = await Promise.all([startSmallHub({ layers: 2 }), launch()]);
 });
 after(async () => {
   await browser?.close();
   await hub?.remove();
-  rmSync(folder, { recursive: true, force: true });
 });
 
 async function turn(page, words) {

@@ -1,9 +1,6 @@
 // "This device" in several tabs of one browser: one copy of the model on the GPU and one download. Each way on which
 // tabs can share it (static/js/chat/model_link.js) is tried with the others switched off. The model is a small one.
 import assert from "node:assert/strict";
-import { mkdtempSync, rmSync } from "node:fs";
-import { tmpdir } from "node:os";
-import { join } from "node:path";
 import { after, before, test } from "node:test";
 
 import { ask, keptNow, settled } from "./support/chat_page.mjs";
@@ -11,24 +8,19 @@ import {
   chooseDevice, deviceOf, deviceSettled, lastAnswer, openChat, set, takeWay,
 } from "./support/device_page.mjs";
 import { Front } from "./support/front.mjs";
-import { Hub } from "./support/hub.mjs";
-import { packSmall } from "./support/small_model.mjs";
+import { startSmallHub } from "./support/small_model.mjs";
 import { launch } from "./support/tab.mjs";
 
 const questions = ["Tell me of a garden.", "What grows in it?"];
 const many = 64;
 
-let folder, browser, hub;
+let browser, hub;
 before(async () => {
-  folder = mkdtempSync(join(tmpdir(), "moex-small-"));
-  const [model, launched] = await Promise.all([packSmall(folder, { layers: 2 }), launch()]);
-  browser = launched;
-  hub = await Hub.start(["--backend", "local", "--model", model]);
+  [hub, browser] = await Promise.all([startSmallHub({ layers: 2 }), launch()]);
 });
 after(async () => {
   await browser?.close();
   await hub?.remove();
-  rmSync(folder, { recursive: true, force: true });
 });
 
 // A proxy before the hub, which counts the bytes of the model's files that were asked for, and notes what is sent to

@@ -11,6 +11,7 @@ const info_kept_as = "moex-info";
 // The service worker of this hub names its sets of files so.
 const page_kept_as = `moex-page-${new URL(root).pathname}-`;
 const keep_ms_max = 120000;      // the service worker fetches all files of the page
+const silent_ms_max = 5000;      // it says each second that it goes on, unless the browser has ended it
 const try_ms_max = 3000, tries_max = 3;
 
 // Runs `run` after all earlier calls have finished, so that the stored page is not removed while it is being stored.
@@ -24,7 +25,12 @@ async function keep() {
   const active = await startServiceWorker(at("service_worker.js"));
   const { port1, port2 } = new MessageChannel();
   return bounded("page", () => new Promise((resolve) => {
-    port1.onmessage = ({ data }) => resolve(data);
+    let silence = setTimeout(resolve, silent_ms_max, false);
+    port1.onmessage = ({ data }) => {
+      clearTimeout(silence);
+      if (data === "busy") silence = setTimeout(resolve, silent_ms_max, false);
+      else resolve(data);
+    };
     active.postMessage({ keep: true, hub_key: knownHub() }, [port2]);
   }), keep_ms_max);
 }

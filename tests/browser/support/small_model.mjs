@@ -1,9 +1,10 @@
 // A small Qwen3-MoE model with random weights and the demo model's tokenizer. A software GPU loads it in a moment. Its
 // text is arbitrary, but the same at each run.
-import { copyFileSync, mkdirSync, writeFileSync } from "node:fs";
+import { copyFileSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
 import { join } from "node:path";
 
-import { run, build } from "./hub.mjs";
+import { Hub, run, build } from "./hub.mjs";
 
 const demo = new URL("../../../static/models/demo/", import.meta.url);
 const hidden = 64, heads = 4, kv_heads = 2, head_dim = 32, experts = 4, expert_rows = 64, vocab = 8192;
@@ -83,4 +84,16 @@ export async function packSmall(folder, { layers = 8, context_tokens = 1024 } = 
   const { code, stderr } = await run(join(build, "moex-hub"), ["pack", checkpoint, model, "--name", "small"]);
   if (code !== 0) throw new Error(`moex-hub pack: ${stderr}`);
   return model;
+}
+
+// Starts a hub that serves a small model and computes its experts. remove() ends the hub and removes the model, too.
+export async function startSmallHub(options) {
+  const folder = mkdtempSync(join(tmpdir(), "moex-small-"));
+  const hub = await Hub.start(["--backend", "local", "--model", await packSmall(folder, options)]);
+  const remove = hub.remove.bind(hub);
+  hub.remove = async () => {
+    await remove();
+    rmSync(folder, { recursive: true, force: true });
+  };
+  return hub;
 }
