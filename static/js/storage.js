@@ -96,8 +96,10 @@ export function openChannel(name, onMessage) {
 
 // ---- locks
 
+// Returns true if this browser has locks at all; they may still be forbidden.
+export const mayLock = () => Boolean(attempt(() => navigator.locks, null));
 async function hasLocks() {
-  if (!attempt(() => navigator.locks, null)) return false;
+  if (!mayLock()) return false;
   return bounded("locks", () => navigator.locks.query()).then(() => true, () => false);
 }
 
@@ -162,10 +164,12 @@ export const dropDatabase = (name) => bounded(`database ${name}`, () => done(ind
 
 // ---- files, and how much the browser stores
 
+// Returns true if this browser has private files for sites at all; they may still be forbidden.
+export const mayStoreFiles = () => Boolean(attempt(() => navigator.storage.getDirectory, null));
 // Resolves to the folder of this site's private files. Rejects if the browser stores no files for pages.
 export function fileRoot() {
   return bounded("files", () => {
-    if (!navigator.storage?.getDirectory) throw new StorageError("this browser stores no files for pages");
+    if (!mayStoreFiles()) throw new StorageError("this browser stores no files for pages");
     return navigator.storage.getDirectory();
   });
 }

@@ -287,30 +287,81 @@ test("MissingModelIsExplainedToTheUser", () => {
   assert.match(deviceWords({ phase: "fetching", done_bytes: 5e6, all_bytes: 20e6 }), /5\.0 MB of 20 MB/);
 });
 
-// Simulates the worker of "this device" whose GPU has room for the keys and values of `room_tokens` tokens.
-class SmallWorker {
+// A channel whose messages arrive at once.
+class DirectChannel {
+  constructor() {
+    const port = () => ({
+      onmessage: null, close() {}, postMessage(data, ports = []) { this.to.onmessage?.({ data, ports }); },
+    });
+    [this.port1, this.port2] = [port(), port()];
+    [this.port1.to, this.port2.to] = [this.port2, this.port1];
+  }
+}
+
+// Simulates the worker of "this device" (wasm/model_desk.js), whose reports the test writes.
+class ScriptedWorker {
+  static last = null;
+  constructor() {
+    this.posted = [];
+    ScriptedWorker.last = this;
+  }
+  postMessage(message, [port]) {
+    this.port = port;
+    port.onmessage = ({ data }) => this.hear(data);
+  }
+  hear({ type, sessionId, payload }) {
+    this.posted.push({ type, payload });
+    this.session = sessionId;
+    if (type === "GET_TOKEN") this.answer = payload.answer;
+    if (type === "START_SESSION") this.send("ACK", { home: "a desk", reports: [] });
+  }
+  send(type, payload) { this.port.postMessage({ type, sessionId: this.session, payload }); }
+  report(data) {
+    const is_answer = ["text", "early", "placed", "ended", "refused"].some((kind) => kind in data);
+    if (is_answer) this.send("TOKEN", { answer: this.answer, ...data });
+    else this.send("STATE", data);
+  }
+  count(wanted) { return this.posted.filter(({ type }) => type === wanted).length; }
+  terminate() {}
+}
+
+// Simulates one whose GPU has room for the keys and values of `room_tokens` tokens.
+class SmallWorker extends ScriptedWorker {
   static room_tokens = 0;
   static loads = [];
-  postMessage({ type, context_tokens_max: context_tokens }) {
-    if (type !== "look" && type !== "load") return;
-    const answers = { look: { looked: { name: "m", bytes: 9, missing_bytes: 0 } } };
-    if (type === "load") {
-      SmallWorker.loads.push(context_tokens);
-      const fits = context_tokens <= SmallWorker.room_tokens;
-      answers.load = fits ? { ready: { context_tokens } } : { failed: { code: "no_memory", message: "out of memory" } };
-    }
-    queueMicrotask(() => this.onmessage({ data: answers[type] }));
+  hear(message) {
+    super.hear(message);
+    const { type, payload: { context_tokens_max: context_tokens } } = message;
+    const looked = { name: "m", bytes: 9, missing_bytes: 0 };
+    if (type === "START_SESSION") queueMicrotask(() => this.report({ looked }));
+    if (type !== "LOAD") return;
+    SmallWorker.loads.push(context_tokens);
+    const fits = context_tokens <= SmallWorker.room_tokens;
+    queueMicrotask(() => this.report(
+      fits ? { ready: { context_tokens } } : { failed: { code: "no_memory", message: "out of memory" } }));
   }
-  terminate() { this.onmessage = () => {}; }
+}
+
+// Returns a device whose worker is a `Worker`, in a browser without locks and SharedWorkers.
+function deviceWith(Worker, navigator = { gpu: {} }) {
+  ScriptedWorker.last = null;
+  Object.assign(globalThis, { isSecureContext: true, Worker, MessageChannel: DirectChannel });
+  Object.defineProperty(globalThis, "navigator", { value: navigator, configurable: true });
+  return new ThisDevice({ apiKey: () => "", remembers: () => false, onChange: () => {} });
+}
+const soon = () => new Promise((resolve) => setImmediate(resolve));
+// Begins to use the model; resolves to the worker.
+async function begun(device) {
+  device.begin();
+  while (!ScriptedWorker.last?.session) await soon();
+  return ScriptedWorker.last;
 }
 
 test("GpuWithLittleMemoryGetsASmallerContext", async () => {
-  Object.assign(globalThis, { isSecureContext: true, Worker: SmallWorker });
-  Object.defineProperty(globalThis, "navigator", { value: { gpu: {}, deviceMemory: 8 }, configurable: true });
   const settledWith = async (room_tokens) => {
     SmallWorker.room_tokens = room_tokens;
     SmallWorker.loads = [];
-    const device = new ThisDevice({ apiKey: () => "", remembers: () => false, onChange: () => {} });
+    const device = deviceWith(SmallWorker, { gpu: {}, deviceMemory: 8 });
     device.begin();
     await device.settled();
     return device.state;
@@ -324,25 +375,10 @@ test("GpuWithLittleMemoryGetsASmallerContext", async () => {
   assert.match(deviceWords(told), /GPU has too little memory for the model: out of memory\.$/);
 });
 
-// Simulates a worker of "this device" whose reports the test writes.
-class ScriptedWorker {
-  static last = null;
-  constructor() {
-    this.posted = [];
-    ScriptedWorker.last = this;
-  }
-  postMessage(message) { this.posted.push(message); }
-  report(data) { this.onmessage({ data }); }
-  terminate() { this.onmessage = () => {}; }
-}
-
 test("QuestionAskedWhileTheModelLoadsWaits", async () => {
-  Object.assign(globalThis, { isSecureContext: true, Worker: ScriptedWorker });
-  Object.defineProperty(globalThis, "navigator", { value: { gpu: {} }, configurable: true });
-  const device = new ThisDevice({ apiKey: () => "", remembers: () => false, onChange: () => {} });
-  device.begin();
-  const worker = ScriptedWorker.last;
-  const asked = () => worker.posted.filter(({ type }) => type === "ask").length;
+  const device = deviceWith(ScriptedWorker);
+  const worker = await begun(device);
+  const asked = () => worker.count("GET_TOKEN");
   worker.report({ looked: { name: "m", bytes: 9, missing_bytes: 0 } });
   assert.equal(device.is_coming, true);
   const chunks = [];
@@ -354,7 +390,7 @@ test("QuestionAskedWhileTheModelLoadsWaits", async () => {
   await assert.rejects(other, { name: "AbortError" });
   assert.equal(asked(), 0, "nothing is asked before the model is ready");
   worker.report({ ready: { context_tokens: 512 } });
-  while (asked() === 0) await new Promise((resolve) => setImmediate(resolve));
+  while (asked() === 0) await soon();
   worker.report({ text: "yes" });
   worker.report({ ended: { finish_reason: "stop", prompt_tokens: 1, completion_tokens: 1, tokens_per_s: 1 } });
   await answer;
@@ -369,15 +405,12 @@ test("QuestionAskedWhileTheModelLoadsWaits", async () => {
 });
 
 test("QuestionIsSentAsSoonAsTheModelIsOpen", async () => {
-  Object.assign(globalThis, { isSecureContext: true, Worker: ScriptedWorker });
-  Object.defineProperty(globalThis, "navigator", { value: { gpu: {} }, configurable: true });
-  const device = new ThisDevice({ apiKey: () => "", remembers: () => false, onChange: () => {} });
-  device.begin();
-  const worker = ScriptedWorker.last;
+  const device = deviceWith(ScriptedWorker);
+  const worker = await begun(device);
   worker.report({ looked: { name: "m", bytes: 9, missing_bytes: 0 } });
   const answer = device.answer({ messages: [] }, { signal: new AbortController().signal, onChunk: () => {} });
   worker.report({ opened: { num_layers: 4 } });
-  while (!worker.posted.some(({ type }) => type === "ask")) await new Promise((resolve) => setImmediate(resolve));
+  while (worker.count("GET_TOKEN") === 0) await soon();
   worker.report({ early: { layers: 3, num_layers: 4, tokens: 9 } });
   assert.equal(device.early.layers, 3);
   worker.report({ fetched: { done_bytes: 8, all_bytes: 9 } });
@@ -398,10 +431,7 @@ test("LostGpuIsOpenedAgainAFewTimes", async (t) => {
   const real = globalThis.setTimeout, timers = [];
   t.after(() => { globalThis.setTimeout = real; });
   globalThis.setTimeout = (run, ms) => timers.push({ run, ms });
-  Object.assign(globalThis, { isSecureContext: true, Worker: ScriptedWorker });
-  Object.defineProperty(globalThis, "navigator", { value: { gpu: {} }, configurable: true });
-  const device = new ThisDevice({ apiKey: () => "", remembers: () => false, onChange: () => {} });
-  const turn = () => new Promise((resolve) => setImmediate(resolve));
+  const device = deviceWith(ScriptedWorker);
   const load = () => {
     ScriptedWorker.last.report({ looked: { name: "m", bytes: 9, missing_bytes: 0 } });
     ScriptedWorker.last.report({ ready: { context_tokens: 512 } });
@@ -411,22 +441,22 @@ test("LostGpuIsOpenedAgainAFewTimes", async (t) => {
   const onChunk = ({ choices }) => words.push(choices[0].delta.content ?? "");
   const how = { signal: new AbortController().signal, onChunk };
 
-  device.begin();
+  const worker = await begun(device);
   load();
   const answer = device.answer({ messages: [] }, how);
-  await turn();
+  await soon();
   ScriptedWorker.last.report({ text: "yes" });
   lose();                                     // in the answer, then twice while the model is loaded again
   for (const wait of [250, 500, 1000]) {
     assert.equal(device.state.phase, "looking");
-    const before = ScriptedWorker.last;
+    const before = worker.count("START_SESSION");
     assert.equal(timers.at(-1).ms, wait);
     timers.at(-1).run();
-    assert.notEqual(ScriptedWorker.last, before);
+    assert.equal(worker.count("START_SESSION"), before + 1);
     if (wait < 1000) lose();
   }
   load();
-  await turn();
+  await soon();
   ScriptedWorker.last.report({ text: "yes, and" });
   ScriptedWorker.last.report({ ended: { finish_reason: "stop", prompt_tokens: 1, completion_tokens: 1 } });
   await answer;
@@ -556,11 +586,8 @@ test("PlacesLearnTheHubsSpeedFromItsOwnAnswersOnly", () => {
 });
 
 test("QuestionThatTheHubShouldAnswerIsGivenBack", async () => {
-  Object.assign(globalThis, { isSecureContext: true, Worker: ScriptedWorker });
-  Object.defineProperty(globalThis, "navigator", { value: { gpu: {} }, configurable: true });
-  const device = new ThisDevice({ apiKey: () => "", remembers: () => false, onChange: () => {} });
-  device.begin();
-  const worker = ScriptedWorker.last;
+  const device = deviceWith(ScriptedWorker);
+  const worker = await begun(device);
   worker.report({ looked: { name: "m", bytes: 9, missing_bytes: 0 } });
   worker.report({ ready: { context_tokens: 512 } });
   const placed = [], chunks = [];
@@ -571,7 +598,7 @@ test("QuestionThatTheHubShouldAnswerIsGivenBack", async () => {
   };
   const given_back = device.answer({ messages: [] }, how);
   await new Promise((done) => setImmediate(done));
-  assert.deepEqual(worker.posted.at(-1).wish, wish);
+  assert.deepEqual(worker.posted.at(-1).payload.wish, wish);
   worker.report({ placed: "hub" });
   assert.equal(await given_back, false);
   assert.deepEqual(chunks, []);

@@ -7,7 +7,7 @@ import { FileStore } from "./file_store.js";
 import { LentStore } from "./lent_store.js";
 import { LocalModel } from "./local_model.js";
 import { ModelDesk } from "./model_desk.js";
-import { openChannel } from "./storage.js";
+import { mayStoreFiles, openChannel } from "./storage.js";
 
 const is_shared = "onconnect" in self;
 const desk = new ModelDesk({
@@ -19,7 +19,7 @@ const desk = new ModelDesk({
 });
 
 if (is_shared) {
-  const can_compute = Boolean(self.navigator.gpu && self.FileReaderSync && self.navigator.storage?.getDirectory);
+  const can_compute = Boolean(self.navigator.gpu && self.FileReaderSync && mayStoreFiles());
   self.onconnect = ({ ports: [port] }) => {
     desk.connect(port);
     port.postMessage({ type: "HELLO", payload: { can_compute } });

@@ -7,7 +7,7 @@
 //              SharedWorkers, messages go through a BroadcastChannel.
 // Without Web Locks each tab has a model of its own. Messages are those of wasm/model_desk.js.
 import { root } from "../api.js";
-import { openChannel, withLock } from "../storage.js";
+import { mayLock, openChannel, withLock } from "../storage.js";
 
 // Tabs whose programs speak another version of the messages do not meet.
 const version = 1;
@@ -213,7 +213,7 @@ export class ModelLink {
       this.release = release;
       return this.compute();
     })).catch(() => {});
-    if (globalThis.navigator.locks) meet();
+    if (mayLock()) meet();
   }
   compute() {
     const worker = new Worker(computing_url, { type: "module" });
