@@ -7,8 +7,8 @@
 //              --seconds 300 --workers 6 > bench/results/fleet_kills.csv
 // --old: another version of the hub. The kills then are a rolling upgrade: each hub begins as that program, and starts
 // again as $MOEX_HUB; the last one stays the old one, so that both versions serve to the end.
-// Prints one row: seconds, hubs killed, fronts killed, answers, failed ones, ones with another text, broken ones of
-// clients whose front was killed, streams that moved, and the median, 99th percentile and maximum of the longest
+// Prints one row: seconds, hubs killed, fronts killed, answers, failed ones, ones with another text, ones that broke
+// with their front, streams that moved, and the median, 99th percentile and maximum of the longest
 // pause of each answer in ms. exit: 1 if an answer through a front failed or had another text.
 import { spawn } from 'node:child_process';
 import { readFileSync, writeFileSync } from 'node:fs';

@@ -8,9 +8,9 @@
 // in tests/browser/support/tab.mjs. CSV: see `columns`; medians over the repeats.
 //   first_token_ms  where a token has no text (random weights): from the rate of the tokens behind the first
 //   bytes      of the pages that came;  same: answers with the words of the hub's own greedy answer, of all
-// --turns: instead the second turn of a conversation whose first one this device has computed, with a question of as
-// many words as in --prompts: by this device (turn_here), by the hub, which reads all (turn_hub), and by the hub with
-// this device's pages (turn_moved, POST /v1/pages). `bytes`: of the pages that went.
+// --turns: instead a conversation of two turns. This device computes the first one; the second one, with a question of
+// as many words as in --prompts, is timed by this device (turn_here), by the hub, which reads all (turn_hub), and by
+// the hub with this device's pages (turn_moved, POST /v1/pages). `bytes`: of the pages that went.
 // --cases N: instead draws N cases (line, prompt, answer) by the seed, runs each in all three ways, and prints which of
 // them the page would have chosen beside the fastest.
 // example: node bench/hand_off_bench.mjs --header

@@ -99,7 +99,7 @@ self.addEventListener("fetch", (event) => {
 
 // ---- the registry of sessions: conversations of which pages of keys and values are kept (js/kept_pages.js)
 
-// It is a database, whose records are {conversation, model, pages, expires_at}; no text. Messages in, each with a port:
+// It is a database of records {conversation, model, pages, expires_at}, without text. Messages in, each with a port:
 //   {type: "START_SESSION", sessionId: conversation, payload: {model, pages, expires_at}} -> {type: "ACK", sessionId}
 //   {type: "END_SESSION", sessionId}                                                     -> {type: "ACK", sessionId}
 //   {type: "GET_SESSIONS"}                -> {type: "SESSIONS", payload: [records]}, without those that have expired

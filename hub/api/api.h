@@ -74,8 +74,8 @@ class Api {
     // call it.
     bool has_reasoning_effort() const;
 
-    // Ends resumable streams whose client did not reconnect in time, and drops pages of clients
-    // that were not used for long. The caller calls this function once a second.
+    // Ends resumable streams that no client resumed in time, and drops pages of clients after some
+    // minutes without use. The caller calls this function once a second.
     void sweep_streams();
     // Ends a stream that another hub has taken over. Any thread may call it.
     void drop_stream(const std::string& stream_id);

@@ -91,20 +91,24 @@ void ApiState::open_pages(const HttpRequest& request, const Responder& responder
     look.client = request.client;
     if (goes_on) look.scope = TakenPages::scope_of(name);
     look.only_looks = true;
-    look.pages_from = taken.num_tokens(owner, name).ok()
-                          ? *taken.num_tokens(owner, name) / page_tokens
-                          : 0;
+    const auto kept = taken.num_tokens(owner, name);
+    look.pages_from = kept.ok() ? *kept / page_tokens : 0;
     // The last token is computed in any case, because its logits are needed.
     const auto last = static_cast<std::uint32_t>(wish->prompt.size()) - 1;
     const std::uint32_t wanted = std::min(wish->held, last) / page_tokens * page_tokens;
+    // A text that was there before keeps its pages, and can be opened again.
+    const auto give_up = [&taken, owner, name, goes_on] {
+        if (!goes_on) taken.remove(owner, name);
+    };
     GenerationSink sink;
     sink.on_page = [&taken, owner, name](PromptPage page) {
         // Without room the client sends the page itself, or the hub computes it.
         (void)taken.take_own(owner, name, page.index, std::move(page.rows));
     };
-    sink.on_end = [&taken, owner, name, goes_on, wanted, responder](const GenerationEnd& end) {
+    sink.on_end = [&taken, owner, name, goes_on, wanted, give_up,
+                   responder](const GenerationEnd& end) {
         if (end.reason != FinishReason::length) {
-            taken.remove(owner, name);
+            give_up();
             return responder->refuse(
                 refusal_of(end.reason == FinishReason::error
                                ? end.error
@@ -120,7 +124,7 @@ void ApiState::open_pages(const HttpRequest& request, const Responder& responder
         responder->respond(json_response(pages_json(name, *has)));
     };
     if (const auto id = engine->submit(std::move(look), std::move(sink)); !id.ok()) {
-        taken.remove(owner, name);
+        give_up();
         responder->refuse(refusal_of(id.error()));
     }
 }

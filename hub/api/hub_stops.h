@@ -1,4 +1,5 @@
-// The end of an answer whose hub stops. A front reads its code, and goes on at another hub.
+// The error that ends an answer when its hub stops. A front knows it by its code, and goes on at
+// another hub.
 #pragma once
 
 #include <string>

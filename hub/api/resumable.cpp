@@ -2,24 +2,12 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstdio>
-#include <random>
 
+#include "hub/base/random_digits.h"
 #include "protocol/text.h"
 
 namespace moex {
 namespace {
-
-std::string random_id() {
-    std::random_device device;
-    std::string id;
-    for (int i = 0; i < 4; ++i) {
-        char digits[9];
-        std::snprintf(digits, sizeof digits, "%08x", static_cast<unsigned>(device()));
-        id += digits;
-    }
-    return id;
-}
 
 // Returns a function that runs `function` only once: at the first call of the returned function or
 // of any of its copies.
@@ -226,7 +214,7 @@ bool ResumableStreams::make_room(const std::string* owner, std::size_t max) {
 
 Checked<std::shared_ptr<ResumableStream>> ResumableStreams::open(
     const std::string& owner, std::shared_ptr<HttpResponder> line) {
-    return open({.id = random_id(), .owner = owner, .kept_for = options_.kept_for},
+    return open({.id = random_digits(32), .owner = owner, .kept_for = options_.kept_for},
                 std::move(line));
 }
 

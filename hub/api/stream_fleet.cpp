@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <bit>
-#include <random>
 
+#include "hub/base/random_digits.h"
 #include "protocol/text.h"
 
 namespace moex {
@@ -94,10 +94,7 @@ Sha256 hash_prompts(const std::vector<std::vector<TokenId>>& prompts) {
 std::string make_stream_id(std::string_view hub_id, std::string_view asked) {
     if (is_stream_id(asked)) return std::string(asked);
     if (asked.size() == own_digits && is_hex(asked)) return text(hub_id, '-', asked);
-    std::random_device device;
-    std::string id = text(hub_id, '-');
-    for (std::size_t i = 0; i < own_digits; ++i) id += "0123456789abcdef"[device() & 15];
-    return id;
+    return text(hub_id, '-', random_digits(own_digits));
 }
 
 bool is_stream_id(std::string_view id) {

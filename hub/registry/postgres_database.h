@@ -35,7 +35,7 @@ class PostgresDatabase : public Database {
     std::string_view smaller() const override { return "least"; }
 
     // Sets how long an answer may take [patience_default]. The server ends a statement after twice
-    // that time, and a transaction whose hub says nothing for so long.
+    // this time, and a transaction in which no statement arrives for this time.
     static constexpr Duration patience_default = 2s;
     Status set_patience(Duration patience);
 

@@ -44,7 +44,7 @@ bool can_work(AnswerPlace place, const RouteFacts& facts) {
     return false;
 }
 
-// Tokens of the prompt whose rows this device can send: whole pages of the hub.
+// Returns how many tokens of the prompt this device can send rows of: whole pages of the hub.
 std::uint32_t sendable(const RouteFacts& facts) {
     return std::min(facts.prompt_tokens, facts.held_tokens) / own_tokens * own_tokens;
 }

@@ -48,8 +48,8 @@ async function startFleet(folder, count, extra = []) {
   };
 }
 
-// Says how far the processes and streams of a story are when its limit is over: a stream that waits for an event that
-// never arrives differs from one whose hub gets no processor (`run` and `wait` of the scheduler, in ms).
+// Prints how far the processes and streams of a story are when its limit is over. So a lost event can be told from a
+// hub that gets no processor (`run` and `wait` of the scheduler, in ms).
 function explainTimeout(context, fleet, streams) {
   context.signal.addEventListener('abort', () => {
     for (const { pid } of fleet.hubs) {

@@ -9,7 +9,7 @@ import { launch } from "./support/tab.mjs";
 import { openTestWorker } from "./support/test_worker.mjs";
 
 // It answers {sizes} with the sizes whose bytes have another hash than the browser's own, in one stretch or in two, and
-// {files, url} with "" or with the code of the error of a download, whose files are all "too large".
+// {files, url} with "" or with the code of the error of a download, in which all files count as too large.
 const program = `
 import { FileStore } from "./file_store.js";
 import { Sha256, sha256OfFile, toHex } from "./sha256.js";

@@ -287,7 +287,7 @@ test("MissingModelIsExplainedToTheUser", () => {
   assert.match(deviceWords({ phase: "fetching", done_bytes: 5e6, all_bytes: 20e6 }), /5\.0 MB of 20 MB/);
 });
 
-// A channel whose messages arrive at once.
+// A channel that delivers each message at once.
 class DirectChannel {
   constructor() {
     const port = () => ({
@@ -298,7 +298,7 @@ class DirectChannel {
   }
 }
 
-// Simulates the worker of "this device" (wasm/model_desk.js), whose reports the test writes.
+// Simulates the worker of "this device" (wasm/model_desk.js). The test writes its reports.
 class ScriptedWorker {
   static last = null;
   constructor() {
@@ -325,7 +325,7 @@ class ScriptedWorker {
   terminate() {}
 }
 
-// Simulates one whose GPU has room for the keys and values of `room_tokens` tokens.
+// Simulates such a worker. Its GPU has room for the keys and values of `room_tokens` tokens.
 class SmallWorker extends ScriptedWorker {
   static room_tokens = 0;
   static loads = [];
@@ -342,7 +342,7 @@ class SmallWorker extends ScriptedWorker {
   }
 }
 
-// Returns a device whose worker is a `Worker`, in a browser without locks and SharedWorkers.
+// Returns a device that starts a `Worker`, in a browser without locks and SharedWorkers.
 function deviceWith(Worker, navigator = { gpu: {} }) {
   ScriptedWorker.last = null;
   Object.assign(globalThis, { isSecureContext: true, Worker, MessageChannel: DirectChannel });

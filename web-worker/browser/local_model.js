@@ -18,7 +18,7 @@ import { PageFiles, behindHash } from "./page_files.js";
 import { BrowserText } from "./text.js";
 
 const package_url = new URL("../api/package", import.meta.url).href;
-const list_ms_max = 2000;        // a hub that does not answer so soon is taken for one whose model is the same
+const list_ms_max = 2000;        // a hub that does not answer in time is taken to have the same model
 const decoder = new TextDecoder();
 
 // Returns `body`, the hub's list of files, with the hub's key. Throws unless the known key has signed its manifest; the

@@ -1,7 +1,7 @@
 // The pages of keys and values that the model in this worker takes from the browser's files and gives to them
 // (kept_pages.js). The model never waits for a file that does not come: each call ends, and without files it computes
 // every token. Reports of onChange(): {is_on, bytes, bytes_max}, with `trouble`: "" | "full" | "failed", and `message`;
-// `session` for a conversation whose pages have changed: {conversation, model, pages: their number, expires_at}.
+// `session` for a conversation after its pages have changed: {conversation, model, pages: their number, expires_at}.
 import { KeptPages } from "./kept_pages.js";
 import { bounded } from "./storage.js";
 

@@ -1,4 +1,4 @@
-// A SharedWorker that hands MessagePorts from tab to tab: the tab whose worker computes (it is the home) gets one end
+// A SharedWorker that hands MessagePorts from tab to tab: the tab that computes (it is the home) gets one end
 // of a channel, and each other tab the other end. It holds nothing else, and ends with the last tab.
 // Messages in:  {type: "CONNECT"}: this tab wants a port to the home | {type: "HOME"}: this tab is the home now
 // Messages out: {type: "PORT"} to a tab, {type: "CONNECT"} to the home, each with a port. After a new HOME every tab

@@ -1,11 +1,10 @@
 #include "hub/api/jobs/taken_pages.h"
 
 #include <algorithm>
-#include <cstdio>
-#include <random>
 #include <utility>
 
 #include "hub/api/jobs/prefill_job.h"
+#include "hub/base/random_digits.h"
 #include "hub/base/sha256.h"
 #include "protocol/kv_translate.h"
 #include "protocol/text.h"
@@ -19,17 +18,6 @@ constexpr std::size_t texts_per_owner_max = 8;
 constexpr std::string_view scope_prefix = "pages:";
 // Fetches of the other store have numbers below this one.
 constexpr std::uint64_t first_fetch = std::uint64_t{1} << 63;
-
-std::string random_name() {
-    std::random_device device;
-    std::string name;
-    for (int i = 0; i < 4; ++i) {
-        char digits[9];
-        std::snprintf(digits, sizeof digits, "%08x", static_cast<unsigned>(device()));
-        name += digits;
-    }
-    return name;
-}
 
 // A device computes whole layers with the weights of the package and rounds no expert.
 KvSource source_of_devices(KvSource source) {
@@ -142,7 +130,7 @@ std::string TakenPages::open(const std::string& owner, const std::string& name,
         return name;
     }
     limit_texts(owner);
-    std::string made = random_name();
+    std::string made = random_digits(32);
     texts_[made] = {.owner = owner, .tokens = std::move(tokens), .used_at = options_.clock()};
     return made;
 }

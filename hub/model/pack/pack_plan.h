@@ -38,10 +38,10 @@ struct PackPlan {
 // Opens a model and plans its package. Errors are those of pack_checkpoint() before it writes.
 Result<PackPlan> plan_package(const std::filesystem::path& model, const PackOptions& options);
 
-// Returns `options` with the smallest group of INT4 experts, 32, 64 or 128, whose package has at
-// most the bytes of the package that `options` give. If `may_code_hub`, a hub of plain elements may
-// become int8 codes to make room. Small groups with a hub in codes lose less than large groups with
-// a plain hub, which is rounded when it is served (bench/results/quantiser.demo.csv). Returns
+// Returns `options` with the smallest group of INT4 experts (32, 64 or 128) that needs no more
+// bytes for the package than `options` do. If `may_code_hub`, a hub of plain elements may become
+// int8 codes to make room. Small groups with a hub in codes lose less than large groups with a
+// plain hub, which is rounded when it is served (bench/results/quantiser.demo.csv). Returns
 // `options` unchanged if no experts are quantised, or if the package keeps the checkpoint's codes.
 Result<PackOptions> with_smallest_group(const std::filesystem::path& model,
                                         const PackOptions& options, bool may_code_hub);

@@ -20,7 +20,7 @@ struct FrontOptions {
     std::string hub_ca_file;        // of https addresses of hubs; empty: the system's certificates
     std::vector<std::string> hub_urls;
     std::string store_url;                     // of the membership; empty: `hub_urls` alone
-    std::vector<std::string> trusted_proxies;  // whose X-Forwarded-For counts
+    std::vector<std::string> trusted_proxies;  // their X-Forwarded-For counts
     std::size_t connections_max = 4096;
 };
 

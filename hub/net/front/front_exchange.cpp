@@ -2,9 +2,9 @@
 
 #include <charconv>
 #include <ctime>
-#include <random>
 
 #include "hub/base/log.h"
+#include "hub/base/random_digits.h"
 #include "hub/net/access/access.h"
 #include "hub/net/fleet/fleet_proof.h"
 #include "hub/net/front/stop_event.h"
@@ -18,13 +18,6 @@ constexpr Duration watch_every = std::chrono::seconds(1), silent_max = std::chro
 // How long a request may be without a hub: longer than a lost lease of a hub that hangs.
 constexpr Duration hubless_max = std::chrono::seconds(60);
 constexpr std::size_t answer_bytes_max = 64u << 20, waiting_bytes_max = 1u << 20;
-
-std::string random_digits() {
-    std::random_device device;
-    std::string out;
-    for (int i = 0; i < 32; ++i) out += "0123456789abcdef"[device() & 15];
-    return out;
-}
 
 // Headers that belong to one connection, and those that the front sets itself.
 bool is_own_header(std::string_view name) {
@@ -43,7 +36,7 @@ FrontExchange::FrontExchange(FrontContext& front, ClientLine::Strand strand, Gat
       strand_(std::move(strand)),
       request_(std::move(request)),
       client_(std::move(client)),
-      own_id_(random_digits()),
+      own_id_(random_digits(32)),
       timer_(strand_) {
     ++front_.requests;
 }

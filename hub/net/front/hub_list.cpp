@@ -44,7 +44,8 @@ std::optional<HubAddress> HubList::pick(const std::set<std::string>& avoided, Ti
                 has_any = true;
             }
         if (!has_any) continue;
-        // Walk once from the hub whose turn it is. The least busy hub always has room.
+        // Look at each hub once, beginning with the next in turn. The least busy hub
+        // always has room.
         Hub* best = nullptr;
         std::size_t best_matched = 0;
         for (std::size_t i = 0; i < hubs_.size(); ++i) {

@@ -39,8 +39,8 @@ class PrefixRoutes {
     const Hubs* find(std::uint64_t key) const;
 
     const std::size_t keys_max_;
-    // The keys since the last turn, and those of the turn before. A turn ends when `young_` is
-    // full; keys that nobody used for a whole turn are forgotten.
+    // `young_` has the keys that were used lately. When it is full, it replaces `old_`, and begins
+    // anew.
     Table young_, old_;
 };
 

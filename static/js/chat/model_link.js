@@ -9,7 +9,7 @@
 import { root } from "../api.js";
 import { mayLock, openChannel, withLock } from "../storage.js";
 
-// Tabs whose programs speak another version of the messages do not meet.
+// Tabs with programs that speak another version of the messages do not meet.
 const version = 1;
 const name = `moex-model-${version} ${new URL(root).pathname}`;
 const session_lock = "moex-session-", home_lock = "moex-home-";

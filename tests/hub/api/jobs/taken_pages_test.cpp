@@ -255,6 +255,15 @@ TEST_F(TakenPagesTest, NextTurnComputesItsNewTokensAlone) {
     EXPECT_EQ(open({{"prompt", edited}, {"pages", name}})->json()["tokens"], 192);
 }
 
+TEST_F(TakenPagesTest, RefusedTurnLosesNoPages) {
+    const auto prompt = tokens(300);
+    const std::string name = opened(prompt);
+    send(name, pages_of(prompt, KvRowType::f32));
+    engine_->drain();  // takes no more requests
+    EXPECT_EQ(open({{"prompt", tokens(560)}, {"pages", name}})->status(), 503u);
+    EXPECT_EQ(must(taken_->num_tokens("ada", name)), 288u);
+}
+
 TEST_F(TakenPagesTest, NothingIsSentWhereTheHubKnowsThePrefix) {
     const auto prompt = tokens(300);
     complete(prompt);

@@ -1,5 +1,4 @@
-// `pack --group auto`: the smallest group whose package has at most the bytes of the package with
-// groups of 128.
+// Tests of `pack --group auto`: the smallest group that needs no more bytes than groups of 128 do.
 #include <set>
 
 #include <gtest/gtest.h>
@@ -17,7 +16,7 @@ using test::TempFolder;
 
 class SmallestGroupTest : public testing::Test {
   protected:
-    // Writes a checkpoint whose hub grows with the vocabulary.
+    // Writes a checkpoint; its hub grows with the vocabulary.
     std::filesystem::path checkpoint(std::uint32_t num_experts, std::uint32_t vocab_size) {
         const auto folder = folder_ / text("in-", num_experts, '-', vocab_size);
         CheckpointBuilder({.hidden_size = 128,
