@@ -4,7 +4,7 @@ export const mutants = [
   {
     file: 'membership.cpp', what: 'a lease is renewed for any incarnation',
     from: '"workers = ?, keys_seen = ? WHERE hub_id = ? AND fence = ?"));',
-    to: '"workers = ?, keys_seen = ? WHERE hub_id = ? AND fence <= ?"));',
+    to: '"workers = ?, keys_seen = ? WHERE hub_id = ? AND fence >= ?"));',
   },
   {
     file: 'membership.cpp', what: 'a hub that enters again keeps its fence number',
