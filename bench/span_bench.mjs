@@ -1,15 +1,19 @@
 // Tokens per second with a round trip a layer (experts) and with one for several layers (spans), behind delay lines.
-// Each native worker has a delay line of its own; the hub computes no experts (--local-fallback off). Both grains are
-// measured with the same hub and workers, in turns: `moex.spans: "off"` keeps an answer out of spans.
+// Each native worker has a delay line of its own; the hub computes no experts (--local-fallback off) but those of N
+// layers [0], the first and the last ones. Both grains are measured with the same hub and workers, in turns:
+// `moex.spans: "off"` keeps an answer out of spans.
 //   node bench/span_bench.mjs [--shape NAME | --model DIR] [--rtt 0,5,20,50] [--workers 2] [--users 1] [--tokens 48]
-//     [--repeat 3] [--budget-mb 4096] [--drafts off | replay@P] [--late-share P --late-ms X] [--hub-args "ARGS"]
-//     [--worker-args "ARGS"] [--header]
-// A share P [0] of the frames on each line, in both directions, is late by X ms [200] more, and what follows it waits.
+//     [--own-layers N] [--prompt TOKENS] [--mbit R] [--grains both | spans] [--repeat 3] [--budget-mb 4096]
+//     [--drafts off | replay@P] [--late-share P --late-ms X] [--hub-args "ARGS"] [--worker-args "ARGS"] [--header]
+// With --mbit each direction of each line has R Mbit/s, once all weights are loaded. --grains spans leaves out the
+// rounds of experts. A share P [0] of the frames on each line, in both directions, is late by X ms [200] more, and what
+// follows it waits.
 // NAME as in `moex-hub synth`. MOEX_BUILD: build folder [build], with moex-hub, moex-worker and delay_line. CSV: see
 // `columns`.
-//   trips         round trips of a token: the spans that were used, and each layer outside of them
+//   trips         round trips of a token: one for each span that was used, and one for each layer in none of them
 //   *_tok_s       median over the repeats of all users' tokens a second, without the first token of each answer
 //   *_gap_*_ms    time between two tokens of an answer: median and p99 of all answers that were counted
+//   *_first_ms    time until the prompt's last row was computed: the median of all answers that were counted
 //   of_bound      spans' rate beside users * 1000 / (trips * rtt + ms of a token at an RTT of 0), if that was measured
 //   experts_tok_s not measured with --drafts, because it takes a round trip a layer
 //   drafts_tok_s  spans with drafted tokens, each of them right with the probability P (replay_hub.cpp), at no cost
@@ -25,18 +29,21 @@ import { readFlags } from "./flags.mjs";
 process.env.MOEX_BUILD ??= "build";
 const { Hub, NativeWorker, build, run } = await import("../tests/browser/support/hub.mjs");
 const { farAway } = await import("./far_away.mjs");
+const { slowLine } = await import("./slow_line.mjs");
 
-const columns = "model,workers,users,rtt_ms,spans,layers,trips,experts_tok_s,spans_tok_s,ratio,of_bound,late,failed,"
-  + "lies,up,up_formula,down,down_formula,kv_bytes_sent,late_share,experts_gap_p50_ms,experts_gap_p99_ms,"
-  + "spans_gap_p50_ms,spans_gap_p99_ms,drafts_tok_s";
+const columns = "model,own_layers,workers,users,rtt_ms,mbit_per_s,spans,layers,trips,experts_tok_s,spans_tok_s,ratio,"
+  + "of_bound,late,failed,lies,up,up_formula,down,down_formula,kv_bytes_sent,late_share,experts_gap_p50_ms,"
+  + "experts_gap_p99_ms,spans_gap_p50_ms,spans_gap_p99_ms,prompt_tokens,experts_first_ms,spans_first_ms,drafts_tok_s";
 const options = {
   model: "static/models/demo", shape: "", rtt: "0,5,20,50", workers: "2", users: "1", tokens: "48", repeat: "3",
-  drafts: "off", "budget-mb": "4096", "late-share": "0", "late-ms": "200", "hub-args": "", "worker-args": "",
+  "own-layers": "0", prompt: "16", mbit: "0", grains: "both", drafts: "off", "budget-mb": "4096", "late-share": "0",
+  "late-ms": "200", "hub-args": "", "worker-args": "",
 };
 const with_header = readFlags("span_bench", options);
 const words = (text) => text.split(" ").filter(Boolean);
 const quantile = (list, q) => [...list].sort((a, b) => a - b)[Math.min(list.length - 1, Math.floor(list.length * q))];
 const median = (list) => quantile(list, 0.5);
+const mbit_per_s = Number(options.mbit);
 const late = { share: Number(options["late-share"]), ms: Number(options["late-ms"]) };
 const unchanged_min = 4;      // answers without another holder, where not every worker holds a span
 const warm_up_max = 400;      // answers that a swarm gets until its spans are measured
@@ -55,14 +62,15 @@ if (!acceptance && options.drafts !== "off") throw new Error(`--drafts ${options
 
 async function swarm(rtt_ms) {
   const hub = await Hub.start(["--model", options.model, "--local-fallback", "off", "--spans", "auto",
+    "--own-layers", options["own-layers"],
     "--replicas", "1", "--speculative", acceptance ? "auto" : "off", "--prefix-cache", "off", "--timeout-ms", "60000",
     "--round-deadline-s", "300", ...words(options["hub-args"])],
   { program: acceptance ? ["replay_hub", acceptance, "0"] : ["moex-hub"] });
   const lines = [], workers = [];
   for (let i = 0; i < Number(options.workers); i += 1) {
-    const line = rtt_ms > 0 ? await farAway(hub.port, rtt_ms, late) : null;
+    const line = mbit_per_s > 0 ? await slowLine(hub.port) : rtt_ms > 0 ? await farAway(hub.port, rtt_ms, late) : null;
     if (line) lines.push(line);
-    const near = { url: line ? `http://127.0.0.1:${line.address().port}` : hub.url, join: hub.join };
+    const near = { url: line ? `http://127.0.0.1:${line.port ?? line.address().port}` : hub.url, join: hub.join };
     workers.push(await NativeWorker.start(near,
       ["--budget-mb", options["budget-mb"], ...words(options["worker-args"])]));
   }
@@ -73,17 +81,18 @@ async function swarm(rtt_ms) {
     lines.forEach((line) => line.close());
     await hub.remove();
   };
-  return { hub, model, end };
+  return { hub, model, lines, end };
 }
 
-// Streams one answer. Resolves to its rate; adds the milliseconds between its tokens to `gaps`.
-async function stream({ hub, model }, fields, gaps) {
+// Streams one answer. Resolves to its rate; adds the milliseconds between its tokens to `gaps`, and those of its prompt
+// to `firsts`.
+async function stream({ hub, model }, fields, { gaps = [], firsts = [] }) {
   const response = await fetch(`${hub.url}/v1/completions`, {
     method: "POST", headers: { "Content-Type": "application/json" },
     body: JSON.stringify({ model, temperature: 0, ignore_eos: true, stream: true, ...fields }),
   });
   if (!response.ok) throw new Error(await response.text());
-  let held = "", last = 0, rate = 0;
+  let held = "", last = 0, rate = 0, first_ms = NaN;
   for await (const bytes of response.body.pipeThrough(new TextDecoderStream())) {
     const now = performance.now();
     held += bytes;
@@ -92,20 +101,23 @@ async function stream({ hub, model }, fields, gaps) {
       const chunk = JSON.parse(held.slice(6, at));
       if (chunk.error) throw new Error(JSON.stringify(chunk.error));
       rate = chunk.timings?.predicted_per_second ?? rate;
+      first_ms = chunk.timings?.prompt_ms ?? first_ms;
       if (!chunk.choices?.[0]?.text) continue;
       if (last > 0) gaps.push(now - last);
       last = now;
     }
   }
+  firsts.push(first_ms);
   return rate;
 }
 
 // Resolves to the rate of an answer to each user, all at once.
-async function ask(one, seed, max_tokens, users, spans, { gaps = [], speculative = "off" } = {}) {
+async function ask(one, seed, max_tokens, users, spans, { speculative = "off", ...times } = {}) {
   const rates = await Promise.all(Array.from({ length: users }, async (_, user) => {
-    const prompt = Array.from({ length: 16 }, (_, i) => (i * 7919 + (seed * 64 + user) * 104729) % 4000 + 100);
+    const prompt = Array.from({ length: Number(options.prompt) },
+      (_, i) => (i * 7919 + (seed * 64 + user) * 104729) % 4000 + 100);
     const moex = acceptance ? { spans, speculative } : { spans };
-    return stream(one, { prompt, max_tokens, seed, moex }, gaps);
+    return stream(one, { prompt, max_tokens, seed, moex }, times);
   }));
   return rates.reduce((sum, rate) => sum + rate, 0);
 }
@@ -132,12 +144,17 @@ async function measure(rtt_ms) {
   const one = await swarm(rtt_ms);
   try {
     await warmUp(one);
+    if (mbit_per_s > 0) {
+      one.lines.forEach((line) => line.set({ rtt_ms, mbit_per_s }));
+      for (let seed = 0; seed < unchanged_min; seed += 1) await ask(one, 3000 + seed, 8, 1, "auto");
+    }
     const users = Number(options.users), tokens = Number(options.tokens);
-    const rates = { off: [], auto: [], drafts: [] }, gaps = { off: [], auto: [] };
+    const rates = { off: [], auto: [], drafts: [] }, gaps = { off: [], auto: [] }, firsts = { off: [], auto: [] };
     const { spans: from } = await one.hub.status();
     for (let i = 0; i < Number(options.repeat); i += 1) {
-      for (const spans of acceptance ? ["auto"] : ["off", "auto"]) {
-        rates[spans].push(await ask(one, i, tokens, users, spans, { gaps: gaps[spans] }));
+      for (const spans of acceptance || options.grains === "spans" ? ["auto"] : ["off", "auto"]) {
+        const times = { gaps: gaps[spans], firsts: firsts[spans] };
+        rates[spans].push(await ask(one, i, tokens, users, spans, times));
       }
     }
     // Each answer is drafted once it was given. The number of drafted tokens is learned on the way.
@@ -150,7 +167,7 @@ async function measure(rtt_ms) {
     const { spans: now } = await one.hub.status();
     const used = now.held.filter((span) => span.used);
     const layers = used.reduce((sum, { first_layer, end_layer }) => sum + end_layer - first_layer, 0);
-    const trips = used.length + config.num_layers - layers;
+    const trips = used.length + Math.max(0, config.num_layers - layers - Number(options["own-layers"]));
     const [plain, spans] = [median(rates.off), median(rates.auto)];
     if (rtt_ms === 0) ms_at_0 = (1000 * users) / spans;
     const bound = ms_at_0 === null ? NaN : (1000 * users) / (trips * rtt_ms + ms_at_0);
@@ -158,11 +175,13 @@ async function measure(rtt_ms) {
       (now.answer_bytes - from.answer_bytes) / (now.answer_rows - from.answer_rows)];
     const row_bytes = 4 * config.hidden_size;
     const kv_bytes = 2 * 2 * config.num_kv_heads * config.head_dim * (layers / Math.max(1, used.length));
-    console.log([basename(options.model), options.workers, users, rtt_ms, used.length, layers, trips, plain?.toFixed(2),
-      spans.toFixed(2), plain ? (spans / plain).toFixed(2) : "", (spans / bound).toFixed(2), now.late - from.late,
-      now.failed - from.failed, now.lies - from.lies, up.toFixed(0), row_bytes, down.toFixed(0),
+    console.log([basename(options.model), options["own-layers"], options.workers, users, rtt_ms, mbit_per_s,
+      used.length, layers, trips, plain?.toFixed(2), spans.toFixed(2), plain ? (spans / plain).toFixed(2) : "",
+      (spans / bound).toFixed(2), now.late - from.late, now.failed - from.failed, now.lies - from.lies,
+      up.toFixed(0), row_bytes, down.toFixed(0),
       (row_bytes + kv_bytes).toFixed(0), now.kv_bytes - from.kv_bytes, late.share,
       ...["off", "auto"].flatMap((way) => [0.5, 0.99].map((q) => quantile(gaps[way], q)?.toFixed(1))),
+      options.prompt, ...["off", "auto"].map((way) => quantile(firsts[way], 0.5)?.toFixed(0)),
       acceptance ? median(rates.drafts).toFixed(2) : ""].join(","));
   } finally {
     await one.end();

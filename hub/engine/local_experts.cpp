@@ -195,8 +195,9 @@ LocalExperts::LocalExperts(std::shared_ptr<const ModelPackage> package, ThreadPo
 }
 LocalExperts::~LocalExperts() = default;
 
-void LocalExperts::pack_in_background(std::function<void()> done) {
-    if (state_->packed) state_->packed->pack_in_background(std::move(done));
+void LocalExperts::pack_in_background(std::function<void()> done,
+                                      std::vector<std::uint8_t> layers) {
+    if (state_->packed) state_->packed->pack_in_background(std::move(done), std::move(layers));
 }
 
 // Returns the input rows of the round after the rounding that ExpertRounding defines for every

@@ -29,7 +29,7 @@ class LocalExperts : public ExpertBackend, public ExpertCompute {
     // With int8 arithmetic, packs all experts before a round requests them (see
     // PackedExperts::pack_in_background()). With exact arithmetic this does nothing and never calls
     // `done`.
-    void pack_in_background(std::function<void()> done = {});
+    void pack_in_background(std::function<void()> done = {}, std::vector<std::uint8_t> layers = {});
 
     // Computes one expert over some rows, multiplied by the gate weights: y[r] = gates[r] ·
     // expert(x[r]), [num_rows, hidden_size]. x and gates are not rounded here; a caller that needs

@@ -100,20 +100,23 @@ bool PackedExperts::pack_ahead(std::uint32_t layer, std::uint32_t expert) {
     return true;
 }
 
-void PackedExperts::pack_all(const std::function<void()>& done) {
+void PackedExperts::pack_all(const std::function<void()>& done,
+                             const std::vector<std::uint8_t>& layers) {
     const ModelConfig& config = package_->config();
-    for (std::uint32_t layer = 0; layer < config.num_layers; ++layer)
-        for (std::uint32_t expert = 0; config.is_moe(layer) && expert < config.num_experts;
-             ++expert)
+    for (std::uint32_t layer = 0; layer < config.num_layers; ++layer) {
+        if (!config.is_moe(layer) || (!layers.empty() && layers[layer] == 0)) continue;
+        for (std::uint32_t expert = 0; expert < config.num_experts; ++expert)
             if (!pack_ahead(layer, expert)) return;
+    }
     if (done) done();
 }
 
-void PackedExperts::pack_in_background(std::function<void()> done) {
+void PackedExperts::pack_in_background(std::function<void()> done,
+                                       std::vector<std::uint8_t> layers) {
     MOEX_CHECK(!background_.joinable(), "pack_in_background() is called once");
-    background_ = std::thread([this, done = std::move(done)] {
+    background_ = std::thread([this, done = std::move(done), layers = std::move(layers)] {
         name_thread("pack");
-        pack_all(done);
+        pack_all(done, layers);
     });
 }
 

@@ -32,8 +32,9 @@ class PackedExperts {
     // Packs all experts that no round has requested yet, on all compute threads while no round
     // runs. A round that needs unpacked experts packs them itself. Must be called only once. `done`
     // is called on a thread of this object when all experts are packed; it is not called if packing
-    // was stopped or a blob could not be read.
-    void pack_in_background(std::function<void()> done);
+    // was stopped or a blob could not be read. `layers` has a value for each layer, 0 for those
+    // that are left out; empty: none is.
+    void pack_in_background(std::function<void()> done, std::vector<std::uint8_t> layers = {});
     // Computes y[slot] = expert(x[row_of_slot[slot]]) without gate weights; y is [num_slots,
     // hidden_size]. Slots are numbered across all `experts`. An error means that the package could
     // not be read.
@@ -51,7 +52,7 @@ class PackedExperts {
     void pack(std::uint32_t layer, std::span<const Unpacked> experts);
     bool pack_ahead(std::uint32_t layer, std::uint32_t expert);
     Status add_extras(std::uint32_t layer, std::uint32_t expert, PackedExpert& out) const;
-    void pack_all(const std::function<void()>& done);
+    void pack_all(const std::function<void()>& done, const std::vector<std::uint8_t>& layers);
     std::byte* at(std::uint32_t layer, std::uint32_t expert) const;
     std::atomic<bool>& ready(std::uint32_t layer, std::uint32_t expert) const;
 

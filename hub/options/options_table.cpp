@@ -206,6 +206,11 @@ const Setting contributor_settings[] = {
      0, 0, "swarm|local"},
     {"local-fallback", on_off, serve, short_help, "on|off", "on",
      "compute a call here when no worker answers in time"},
+    {"own-layers", number, serve, all_help, "N", "0",
+     "layers whose experts only this machine computes: the first N - 1 and the last one\n"
+     "with --local-fallback off this machine needs memory for these experts alone, and "
+     "contributors compute the others",
+     0, 65535},
     {"use-workers", word, serve, all_help, "auto|always", "auto",
      "when workers are asked, if this machine can compute the experts itself\n"
      "auto: a worker is asked if it is measured to answer before this machine would be done; the "

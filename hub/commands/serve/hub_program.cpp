@@ -322,6 +322,7 @@ Status HubProgram::require_computers() const {
     if (wants_workers && package.config().expert_shape(0).is_clamped())
         log_info("hub: experts have biases and a clamped SwiGLU; older workers are refused");
     const Status whole = package.require_all_blobs();
+    MOEX_TRY(check_own_layers(settings_.contributors.own_layers, swarm_computes(), package));
     if (whole.ok()) return {};
 
     if (!swarm_computes())
@@ -452,6 +453,7 @@ Duration HubProgram::spin_max() const {
 }
 
 ExpertBackend& HubProgram::experts() {
+    if (own_layers_) return *own_layers_;
     if (late_calls_) return *late_calls_;
     if (swarm_computes()) return *swarm_;
     return *model_.local;
@@ -504,6 +506,7 @@ void HubProgram::join_rooms() {
     }
     start_shadow();
     if (default_vectors_) late_calls_ = make_late_calls(*swarm_, default_vectors_);
+    open_own_layers();
     StepDevice& device = gpu_ ? static_cast<StepDevice&>(*gpu_) : *model_.decoder;
     if (SpanClient* const spans = swarm_->spans()) {
         model_.decoder->use_spans(spans);
@@ -529,15 +532,7 @@ void HubProgram::join_rooms() {
         server_->give_layers(
             {.find = [this](const Sha256& hash) { return span_layers_->find(hash); },
              .describe = [this] { return spans_json(); }});
-
-    // Pack all experts in the background if this machine computes all of them. A hub that is only
-    // the fallback of its workers packs an expert when it is first requested, since few experts may
-    // be.
-    if (!swarm_computes() && !(gpu_ && gpu_computes_experts()))
-        model_.local->pack_in_background([this] {
-            log_info("hub: experts packed",
-                     kv("since_start_ms", to_ms(now_steady() - started_at_)));
-        });
+    pack_experts();
 }
 
 void HubProgram::offer_lossy_modes(ApiOptions& options) {

@@ -22,6 +22,7 @@
 #include "hub/commands/serve/serve_settings.h"
 #include "hub/commands/serve/service_manager.h"
 #include "hub/commands/signals.h"
+#include "hub/engine/own_layers.h"
 #include "hub/foresight/lossy/lossy_modes.h"
 #include "hub/foresight/predict/expert_profile.h"
 #include "hub/foresight/predict/hints.h"
@@ -110,6 +111,8 @@ class HubProgram {
     Status open_hints();
     Status open_drafts();
     Status open_device_model();
+    void open_own_layers();
+    void pack_experts();
     void open_spans();
     nlohmann::json spans_json() const;
     Status open_served_shadow(const std::string& folder);
@@ -162,6 +165,7 @@ class HubProgram {
     std::unique_ptr<net::FleetStreams> fleet_;  // used by the engine's jobs; null: no fleet
     std::optional<SwarmBackend> swarm_;
     std::unique_ptr<ExpertBackend> late_calls_;  // wraps the swarm; null without default_vectors_
+    std::unique_ptr<ExpertBackend> own_layers_;  // null without --own-layers
     std::unique_ptr<ServedShadow> shadow_;       // called by the engine; sends hints to the swarm
     std::optional<GuardedSteps> steps_;          // the device that the engine uses
     std::optional<Engine> engine_;

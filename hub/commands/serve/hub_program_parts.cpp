@@ -78,6 +78,30 @@ Status HubProgram::open_hints() {
 }
 
 // Prepares the layers for workers that compute them whole, unless something forbids it.
+void HubProgram::open_own_layers() {
+    const std::uint32_t count = settings_.contributors.own_layers;
+    if (count == 0) return;
+    own_layers_ = std::make_unique<OwnLayers>(
+        *model_.local, experts(), own_layers(model_.package->config().num_layers, count));
+    log_info("hub: experts of own layers are computed by this machine alone", kv("layers", count));
+}
+
+// Packs the experts in the background that only this machine computes. Where it is only the
+// fallback of its workers, it packs an expert when it is first requested, since few experts may be.
+void HubProgram::pack_experts() {
+    const bool computes_all = !swarm_computes() && !(gpu_ && gpu_computes_experts());
+    if (!computes_all && !own_layers_) return;
+    std::vector<std::uint8_t> layers;
+    if (own_layers_)
+        layers = own_layers(model_.package->config().num_layers, settings_.contributors.own_layers);
+    model_.local->pack_in_background(
+        [this] {
+            log_info("hub: experts packed",
+                     kv("since_start_ms", to_ms(now_steady() - started_at_)));
+        },
+        std::move(layers));
+}
+
 void HubProgram::open_spans() {
     const ContributorSettings& contributors = settings_.contributors;
     if (!contributors.uses_spans || !swarm_computes()) return;

@@ -5,6 +5,7 @@
 
 #include "hub/commands/serve/qr.h"
 #include "hub/engine/micro_batches.h"
+#include "hub/engine/own_layers.h"
 
 namespace moex {
 
@@ -85,6 +86,10 @@ SwarmOptions swarm_options_of(const ServeSettings& settings,
     options.top_k = config.top_k;
     options.expert_blob_bytes = package->expert_blob_bytes();
     options.layer_is_moe = config.layer_is_moe();
+    // The swarm knows of no experts in layers whose experts only this machine computes.
+    const auto is_own = own_layers(config.num_layers, settings.contributors.own_layers);
+    for (std::size_t layer = 0; layer < is_own.size(); ++layer)
+        if (is_own[layer] != 0) options.layer_is_moe[layer] = 0;
     options.blob_hash = [package](std::uint32_t layer, std::uint32_t expert) {
         return package->blob_hash(layer, expert);
     };
@@ -123,6 +128,23 @@ SwarmOptions swarm_options_of(const ServeSettings& settings,
     options.holder_wait = contributors.waits.holder;
     options.holder_wait_unseen = contributors.waits.unseen_holder;
     return options;
+}
+
+Status check_own_layers(std::uint32_t count, bool contributors_compute,
+                        const ModelPackage& package) {
+    if (count == 0) return {};
+    const auto refuse = [&](auto&&... words) {
+        return Error{ErrorCode::invalid_argument, text("--own-layers ", count, ": ", words...)};
+    };
+    if (!contributors_compute)
+        return refuse("this machine computes all experts, so leave the flag out.");
+    const std::uint32_t num_layers = package.config().num_layers;
+    if (count >= num_layers)
+        return refuse("the model has ", num_layers,
+                      " layers; --backend local computes all of them here.");
+    if (const Status whole = package.require_all_blobs(); !whole.ok())
+        return refuse("this machine lacks experts: ", whole.error().message);
+    return {};
 }
 
 }  // namespace moex

@@ -35,4 +35,8 @@ SwarmOptions swarm_options_of(const ServeSettings& settings,
                               const std::shared_ptr<const ModelPackage>& package,
                               const Registry& registry);
 
+// Checks that this machine can compute the experts of `count` layers alone (--own-layers).
+Status check_own_layers(std::uint32_t count, bool contributors_compute,
+                        const ModelPackage& package);
+
 }  // namespace moex

@@ -119,6 +119,7 @@ ContributorSettings contributors_of(const SettingReader& read, const ExpertRound
     ContributorSettings out;
     out.backend = read.text("backend") == "local" ? ServeBackend::local : ServeBackend::swarm;
     out.has_local_fallback = read.on("local-fallback");
+    out.own_layers = read.count("own-layers");
     out.uses_spans = read.text("spans") == "auto";
     out.use_workers = read.text("use-workers") == "always" ? UseWorkers::always
                                                            : UseWorkers::automatic;

@@ -122,7 +122,8 @@ struct WaitSettings {
 struct ContributorSettings {
     ServeBackend backend = ServeBackend::swarm;
     bool has_local_fallback = true, checks_answers = true;
-    bool uses_spans = false;  // workers may compute layers whole
+    std::uint32_t own_layers = 0;  // layers whose experts only this machine computes
+    bool uses_spans = false;       // workers may compute layers whole
     UseWorkers use_workers = UseWorkers::automatic;
     std::uint32_t replicas = 0;
     std::uint32_t hot_percent = 0;  // share of the experts that get one more replica

@@ -13,9 +13,14 @@ bool SwarmCore::wants_hints() const { return state_->pool.num_on_demand() > 0; }
 
 void SwarmCore::on_hints(TimePoint now, std::span<const ExpertHint> hints,
                          std::vector<SwarmAction>& actions) {
+    // Layers whose experts the hub computes itself have no units.
+    std::vector<ExpertHint> known;
+    std::ranges::copy_if(hints, std::back_inserter(known), [&](const ExpertHint& hint) {
+        return state_->placement.is_unit({hint.layer, hint.expert});
+    });
     EventContext context{*state_, now, actions};
-    state_->placement.count_predicted(context, hints);
-    state_->placement.send_hints(context, hints);
+    state_->placement.count_predicted(context, known);
+    state_->placement.send_hints(context, known);
 }
 
 // Returns the time in ms after which the worker need not begin to load the hinted expert, because

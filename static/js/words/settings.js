@@ -93,6 +93,8 @@ const translations = {
     backend: "swarm: Tabs und Helfer rechnen die Experten; local: diese Maschine; ein dichtes Modell rechnet diese "
       + "Maschine immer allein",
     "local-fallback": "rechnet hier, was kein Helfer rechtzeitig beantwortet",
+    "own-layers": "Schichten, deren Experten nur diese Maschine rechnet: die ersten N - 1 und die letzte; mit "
+      + "--local-fallback off braucht sie nur für diese Experten Speicher, und Helfer rechnen die anderen",
     "use-workers": "wann Helfer gefragt werden, wenn diese Maschine die Experten selbst rechnen kann; auto: wer nach "
       + "Messung antwortet, bevor diese Maschine fertig wäre, die anderen stehen in Reserve; always: Helfer rechnen "
       + "alles, was sie halten",
