@@ -2,7 +2,8 @@
 // exact to a tenth of a millisecond. Benches put it between a hub and its workers. The end of a
 // connection is delayed like its data.
 //   build/delay_line --port N --rtt-ms X [--late-share P --late-ms Y]
-//     prints its own port, then serves until its input ends. A share P of the bursts (chunks that
+//     prints its own port, then serves until its input ends. A line of its input is another X.
+//     A share P of the bursts (chunks that
 //     follow each other within a millisecond, e.g. a frame) is late by Y ms more, and the chunks of
 //     the same direction behind it wait, as after a lost packet of TCP. The draw has a fixed seed.
 // The proxy is a program of its own, since timers of node fire up to a millisecond late and wait
@@ -60,6 +61,11 @@ struct Delays {
     Clock::duration late{};  // of a share of the bursts, in addition
     double late_share = 0;
 };
+
+Clock::duration duration_of(double ms) {
+    return std::chrono::duration_cast<Clock::duration>(
+        std::chrono::duration<double, std::milli>(ms));
+}
 
 // Chunks that follow each other within this period are one burst.
 constexpr auto burst_gap = std::chrono::milliseconds(1);
@@ -201,9 +207,22 @@ class Line {
         const timespec timeout{left.count() / 1'000'000'000, left.count() % 1'000'000'000};
         ppoll(polled_.data(), polled_.size(), next == Clock::time_point::max() ? nullptr : &timeout,
               nullptr);
-        if (polled_[0].revents == 0) return true;
-        char byte;
-        return read(STDIN_FILENO, &byte, 1) > 0;
+        return polled_[0].revents == 0 || read_input();
+    }
+
+    // Returns false if the input has ended.
+    bool read_input() {
+        std::array<char, 64> bytes;
+        const ssize_t count = read(STDIN_FILENO, bytes.data(), bytes.size());
+        if (count <= 0) return false;
+        input_.append(bytes.data(), static_cast<std::size_t>(count));
+        const std::size_t end = input_.rfind('\n');
+        if (end == std::string::npos) return true;
+        const std::size_t before = input_.rfind('\n', end - 1);
+        const std::size_t begin = end == 0 || before == std::string::npos ? 0 : before + 1;
+        delays_.half = duration_of(std::atof(input_.substr(begin, end - begin).c_str()) / 2);
+        input_.erase(0, end + 1);
+        return true;
     }
 
     void accept_one() {
@@ -223,7 +242,8 @@ class Line {
     }
 
     const sockaddr_in target_;
-    const Delays delays_;
+    Delays delays_;
+    std::string input_;  // the begin of a line
     std::mt19937_64 random_{1};
     const int listener_;
     std::list<Connection> connections_;
@@ -257,11 +277,8 @@ int main(int count, char** arguments) {
     }
     prctl(PR_SET_TIMERSLACK, 1UL);  // without this, the system lets a timer fire up to 50 us late
     std::signal(SIGPIPE, SIG_IGN);
-    const auto duration = [](double ms) {
-        return std::chrono::duration_cast<Clock::duration>(
-            std::chrono::duration<double, std::milli>(ms));
-    };
-    Line(static_cast<std::uint16_t>(port), {duration(rtt_ms / 2), duration(late_ms), late_share})
+    Line(static_cast<std::uint16_t>(port),
+         {duration_of(rtt_ms / 2), duration_of(late_ms), late_share})
         .run();
     return 0;
 }

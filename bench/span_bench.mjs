@@ -5,12 +5,12 @@
 //   node bench/span_bench.mjs [--shape NAME | --model DIR] [--rtt 0,5,20,50] [--workers 2] [--users 1] [--tokens 48]
 //     [--own-layers N] [--prompt TOKENS] [--mbit R] [--grains both | spans] [--repeat 3] [--budget-mb 4096]
 //     [--drafts off | replay@P] [--late-share P --late-ms X] [--hub-args "ARGS"] [--worker-args "ARGS"] [--header]
-// With --mbit each direction of each line has R Mbit/s, once all weights are loaded. --grains spans leaves out the
-// rounds of experts. A share P [0] of the frames on each line, in both directions, is late by X ms [200] more, and what
-// follows it waits.
+// The lines get their round trip time, and with --mbit R Mbit/s in each direction, once all weights are loaded and the
+// spans proven. --grains spans leaves out the rounds of experts. {i} in --worker-args is the worker's number. A share P
+// [0] of the frames on each line, in both directions, is late by X ms [200] more, and what follows it waits.
 // NAME as in `moex-hub synth`. MOEX_BUILD: build folder [build], with moex-hub, moex-worker and delay_line. CSV: see
 // `columns`.
-//   trips         round trips of a token: one for each span that was used, and one for each layer in none of them
+//   trips         round trips of a token: one a span that was used, one a layer in none
 //   *_tok_s       median over the repeats of all users' tokens a second, without the first token of each answer
 //   *_gap_*_ms    time between two tokens of an answer: median and p99 of all answers that were counted
 //   *_first_ms    time until the prompt's last row was computed: the median of all answers that were counted
@@ -68,11 +68,11 @@ async function swarm(rtt_ms) {
   { program: acceptance ? ["replay_hub", acceptance, "0"] : ["moex-hub"] });
   const lines = [], workers = [];
   for (let i = 0; i < Number(options.workers); i += 1) {
-    const line = mbit_per_s > 0 ? await slowLine(hub.port) : rtt_ms > 0 ? await farAway(hub.port, rtt_ms, late) : null;
+    const line = mbit_per_s > 0 ? await slowLine(hub.port) : rtt_ms > 0 ? await farAway(hub.port, 0, late) : null;
     if (line) lines.push(line);
     const near = { url: line ? `http://127.0.0.1:${line.port ?? line.address().port}` : hub.url, join: hub.join };
     workers.push(await NativeWorker.start(near,
-      ["--budget-mb", options["budget-mb"], ...words(options["worker-args"])]));
+      ["--budget-mb", options["budget-mb"], ...words(options["worker-args"].replaceAll("{i}", i))]));
   }
   await hub.until((status) => status.coverage.covered === status.coverage.units, "the experts");
   const model = (await (await fetch(`${hub.url}/v1/models`)).json()).data[0].id;
@@ -122,8 +122,8 @@ async function ask(one, seed, max_tokens, users, spans, { speculative = "off", .
   return rates.reduce((sum, rate) => sum + rate, 0);
 }
 
-// Answers until every span is proven and both ways are measured.
-async function warmUp(one) {
+// Answers until every span is proven and both ways are measured, then one of all users at once.
+async function warmUp(one, first_seed = 1000) {
   let same = 0, before = "";
   for (let seed = 0; seed < warm_up_max; seed += 1) {
     const { spans: { held } } = await one.hub.status();
@@ -133,10 +133,10 @@ async function warmUp(one) {
     same = now === before && are_measured ? same + 1 : 0;
     before = now;
     if (same > 0 && (held.length >= Number(options.workers) || same > unchanged_min)) break;
-    await ask(one, 1000 + seed, 8, 1, "auto");
+    await ask(one, first_seed + seed, 8, 1, "auto");
   }
   // The times of a step of all users.
-  await ask(one, 2000, 16, Number(options.users), "auto");
+  await ask(one, first_seed + 1000, 16, Number(options.users), "auto");
 }
 
 let ms_at_0 = null;
@@ -144,9 +144,10 @@ async function measure(rtt_ms) {
   const one = await swarm(rtt_ms);
   try {
     await warmUp(one);
-    if (mbit_per_s > 0) {
-      one.lines.forEach((line) => line.set({ rtt_ms, mbit_per_s }));
-      for (let seed = 0; seed < unchanged_min; seed += 1) await ask(one, 3000 + seed, 8, 1, "auto");
+    if (rtt_ms > 0 || mbit_per_s > 0) {
+      // Weights are loaded and spans proven before the lines are long. Now both ways have other times.
+      one.lines.forEach((line) => line.set(mbit_per_s > 0 ? { rtt_ms, mbit_per_s } : rtt_ms));
+      await warmUp(one, 5000);
     }
     const users = Number(options.users), tokens = Number(options.tokens);
     const rates = { off: [], auto: [], drafts: [] }, gaps = { off: [], auto: [] }, firsts = { off: [], auto: [] };

@@ -1,11 +1,14 @@
 // Measures speculative decoding over links of several round trip times: tokens per second with drafts of several kinds
-// by those without, for a hub and one native worker on this machine.
+// by those without, for a hub and one worker on this machine: a native one, or with --tab a tab of Chromium.
 //   node bench/speculative_bench.mjs [--model DIR | --shape NAME] [--drafts off,ngram,DIR] [--speculative auto|N]
 //     [--rtt-ms 2,5,20] [--users 1,16] [--text FILE] [--prompts N] [--words N] [--ids N] [--tokens N]
-//     [--temperature T] [--top-p P] [--hub-args "..."] [--worker-args "..."] [--header]
+//     [--temperature T] [--top-p P] [--hub-args "..."] [--worker-args "..."] [--tab] [--late-share P --late-ms X]
+//     [--header]
 // off: `serve --speculative off`, the base of all ratios; ngram: --speculative as given; DIR: also with --draft DIR;
 // replay@P or replay@P+MS: answers that were given before, each token of them right with the probability P and charged
 // with MS milliseconds (replay_hub), for models with random weights. Each prompt is then sent once beforehand.
+// A share P [0] of the frames on each line is late by X ms [200] more, and what follows it waits. The line gets its
+// round trip time once the worker has loaded its weights.
 // Prompts are --words words of FILE each, from --prompts places of it; with --ids, N token ids each, for a package
 // without a tokenizer. MOEX_BUILD: build folder [build]. For each round
 // trip time there is a hub, a proxy and a worker per kind of draft. They run alternately, and only one works at a time.
@@ -23,14 +26,42 @@ import { readFlags } from "./flags.mjs";
 
 process.env.MOEX_BUILD ??= "build";
 const { Hub, NativeWorker, build, run } = await import("../tests/browser/support/hub.mjs");
+const late = () => ({ share: Number(options["late-share"]), ms: Number(options["late-ms"]) });
+
+// A tab that lends the most memory that the page offers. Its profile is on disk: a private window keeps its store in
+// memory.
+async function startTab({ url, join: link }) {
+  const { launchProfile, serving } = await import("../tests/browser/support/tab.mjs");
+  const profile = mkdtempSync(join(tmpdir(), "moex-speculative-tab-"));
+  const context = await launchProfile(profile);
+  const page = await context.newPage();
+  page.errors = [];
+  page.setDefaultTimeout(0);
+  await page.goto(link.replace(/^https?:\/\/[^/]+/, url));
+  await page.evaluate(() => {
+    const budget = document.querySelector("#budget");
+    budget.value = budget.max;
+    for (const name of ["input", "change"]) budget.dispatchEvent(new Event(name));
+  });
+  await page.getByRole("button", { name: "Start", exact: true }).click();
+  await serving(page);
+  return {
+    stop: async () => {
+      await context.close();
+      rmSync(profile, { recursive: true, force: true });
+    },
+  };
+}
 
 const columns = "model,rtt_ms,users,draft,tok_s,ratio,tokens_per_step,acceptance,at_0,at_1,at_2,at_3,share," +
   "gap_p99_ms,answers,changed";
 const options = {
   "model": "static/models/demo", "shape": "", "drafts": "off,ngram", "speculative": "auto", "rtt-ms": "2,5,20",
   "users": "1", "text": "tests/golden/demo/val_excerpt.txt", "prompts": "20", "words": "40", "ids": "", "tokens": "64",
-  "temperature": "0.8", "top-p": "0.95", "hub-args": "", "worker-args": "",
+  "temperature": "0.8", "top-p": "0.95", "hub-args": "", "worker-args": "", "late-share": "0", "late-ms": "200",
 };
+const in_tab = process.argv.includes("--tab");
+if (in_tab) process.argv.splice(process.argv.indexOf("--tab"), 1);
 const with_header = readFlags("speculative_bench", options);
 const list = (name) => options[name].split(",").filter(Boolean);
 const words = (name) => options[name].split(" ").filter(Boolean);
@@ -39,9 +70,11 @@ const median = (values) => at(values, 0.5);
 const figure = (value, digits) => (Number.isFinite(value) ? value.toFixed(digits) : "");
 
 const source = readFileSync(options.text, "utf8").split(/(?<=\s)/);
-const prompts = Array.from({ length: Number(options.prompts) }, (_, i) => {
+// As many as the most users that ask at once; fewer users get --prompts of them.
+const num_prompts = Number(options.prompts), users_max = Math.max(...list("users").map(Number));
+const prompts = Array.from({ length: Math.max(num_prompts, users_max) }, (_, i) => {
   if (options.ids) return Array.from({ length: Number(options.ids) }, (_, k) => (k * 7919 + i * 104729) % 250);
-  const first = Math.floor((i * (source.length - Number(options.words))) / Number(options.prompts));
+  const first = Math.floor((i * (source.length - Number(options.words))) / Math.max(num_prompts, users_max));
   return source.slice(first, first + Number(options.words)).join("").trimEnd();
 });
 
@@ -82,10 +115,12 @@ async function open(rtt_ms, draft) {
     "--timeout-ms", "60000", "--round-deadline-s", "300", "--speculative", speculative,
     ...(draft === "off" || draft === "ngram" || acceptance ? [] : ["--draft", draft]), ...words("hub-args"),
   ], { program });
-  const line = await farAway(hub.port, Number(rtt_ms));
-  const worker = await NativeWorker.start({ url: `http://127.0.0.1:${line.address().port}`, join: hub.join },
-    ["--budget-mb", "20000", ...words("worker-args")]);
+  const line = await farAway(hub.port, 0, late());
+  const far = { url: `http://127.0.0.1:${line.address().port}`, join: hub.join };
+  const worker = in_tab ? await startTab(far)
+    : await NativeWorker.start(far, ["--budget-mb", "20000", ...words("worker-args")]);
   await hub.until((status) => status.health === "ok", "every expert to have an answerer");
+  line.set(Number(rtt_ms));
   const model = (await (await fetch(`${hub.url}/v1/models`)).json()).data[0].id;
   return { draft, hub, line, worker, model, learns: Boolean(acceptance) };
 }
@@ -112,7 +147,7 @@ async function measure(sides, users) {
     Object.assign(side, { tok_s: [], gaps: [], texts: [], tokens: 0, steps: 0 });
     side.before = await acceptedAt(side);
   }
-  for (let first = 0; first < prompts.length; first += users)
+  for (let first = 0; first < Math.max(users, num_prompts); first += users)
     for (const side of sides) {
       const answers = await Promise.all(Array.from({ length: users },
         (_, i) => stream(side, prompts[(first + i) % prompts.length], first + i)));
