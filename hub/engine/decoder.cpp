@@ -300,7 +300,8 @@ void Decoder::State::start_experts(MicroBatch& batch, std::uint32_t layer_index,
                                      .expert_ids = call.ids,
                                      .expert_weights = call.weights,
                                      .y = std::span(call.y).first(floats),
-                                     .patience = call.patience});
+                                     .patience = call.patience,
+                                     .is_check = spans.checks_with_weights(layer_index)});
     }
 
     call.stands_in = false;

@@ -50,6 +50,9 @@ struct ExpertBatch {
     // Latency budgets of rows, in ascending order of rows. A row without a latency budget waits for
     // all of its experts' answers. A backend that computes on this machine computes every answer.
     std::span<const RowPatience> patience = {};
+    // The hub computes the layer to check a worker that computes it whole (span_backend.h). A
+    // backend that has the weights on this machine computes here, because that takes no round trip.
+    bool is_check = false;
 };
 
 // How the answers of one row's experts were obtained: numbers of (row, expert) pairs.

@@ -13,14 +13,16 @@ std::vector<std::uint8_t> own_layers(std::uint32_t num_layers, std::uint32_t cou
     return is_own;
 }
 
-OwnLayers::OwnLayers(ExpertBackend& here, ExpertBackend& elsewhere,
+OwnLayers::OwnLayers(ExpertBackend& here, ExpertBackend& checks, ExpertBackend& elsewhere,
                      std::vector<std::uint8_t> is_own)
     : here_(here),
+      checks_(checks),
       elsewhere_(elsewhere),
       is_own_(std::move(is_own)) {}
 
 std::unique_ptr<ExpertRound> OwnLayers::submit(const ExpertBatch& batch) {
-    return (is_own_[batch.layer] != 0 ? here_ : elsewhere_).submit(batch);
+    if (is_own_[batch.layer] != 0) return here_.submit(batch);
+    return (batch.is_check ? checks_ : elsewhere_).submit(batch);
 }
 
 }  // namespace moex

@@ -1,6 +1,7 @@
-// Two backends as one: the experts of the hub's own layers are computed here, and those of all
-// other layers by contributors. With `serve --own-layers N` these are the first N - 1 layers and
-// the last one, so that what is left for a contributor is one range of consecutive layers.
+// Several backends as one: the experts of the hub's own layers are computed here, and those of all
+// other layers by contributors, except where the hub checks a contributor with its own weights.
+// With `serve --own-layers N` these are the first N - 1 layers and the last one, so that what is
+// left for a contributor is one range of consecutive layers.
 //   8 layers, N = 3: the hub computes the experts of layers 0, 1 and 7
 // The backend of the others knows of no experts in the hub's own layers. Thread-safe if both are.
 #pragma once
@@ -19,8 +20,10 @@ std::vector<std::uint8_t> own_layers(std::uint32_t num_layers, std::uint32_t cou
 
 class OwnLayers : public ExpertBackend {
   public:
-    // `here` and `elsewhere` outlive this object. `is_own` has a value for each layer.
-    OwnLayers(ExpertBackend& here, ExpertBackend& elsewhere, std::vector<std::uint8_t> is_own);
+    // `here` computes own layers, `checks` those of checks (ExpertBatch::is_check), `elsewhere` all
+    // others. They outlive this object. `is_own` has a value for each layer.
+    OwnLayers(ExpertBackend& here, ExpertBackend& checks, ExpertBackend& elsewhere,
+              std::vector<std::uint8_t> is_own);
 
     std::unique_ptr<ExpertRound> submit(const ExpertBatch& batch) override;
     const char* name() const override { return elsewhere_.name(); }
@@ -30,6 +33,7 @@ class OwnLayers : public ExpertBackend {
 
   private:
     ExpertBackend& here_;
+    ExpertBackend& checks_;
     ExpertBackend& elsewhere_;
     std::vector<std::uint8_t> is_own_;
 };

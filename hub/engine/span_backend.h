@@ -31,6 +31,9 @@ struct PlannedSpan {
     std::uint32_t id = 0;  // chosen by the backend
     std::uint32_t first_layer = 0, end_layer = 0;
     SpanUse use = SpanUse::here;
+    // A check whose experts are computed on this machine, with weights that it reads for checks
+    // alone. That is not the hub's own way, so its time is not recorded.
+    bool with_own_weights = false;
 };
 
 // All rows of a step, as sequences.

@@ -79,7 +79,8 @@ const PlannedSpan* SpanSteps::span_from(std::uint32_t layer) const {
 void SpanSteps::enter_layer(std::uint32_t layer) {
     if (plan_.empty()) return;
     if (timed_ != nullptr && timed_->end_layer == layer && timed_->use != SpanUse::away) {
-        backend_->record(*timed_, num_rows_, now_steady() - entered_);
+        if (!timed_->with_own_weights)
+            backend_->record(*timed_, num_rows_, now_steady() - entered_);
         timed_ = nullptr;
     }
     if (const PlannedSpan* const span = span_from(layer)) {
@@ -87,6 +88,12 @@ void SpanSteps::enter_layer(std::uint32_t layer) {
         timed_whole_ = true;
         entered_ = now_steady();
     }
+}
+
+bool SpanSteps::checks_with_weights(std::uint32_t layer) const {
+    return std::any_of(plan_.begin(), plan_.end(), [&](const PlannedSpan& one) {
+        return one.with_own_weights && one.first_layer <= layer && layer < one.end_layer;
+    });
 }
 
 bool SpanSteps::leave(std::size_t part, std::uint32_t layer, std::span<const SequenceRow> rows,

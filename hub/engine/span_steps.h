@@ -34,6 +34,8 @@ class SpanSteps {
         const PlannedSpan* const span = plan_.empty() ? nullptr : span_from(layer);
         return span != nullptr && span->use != SpanUse::here;
     }
+    // Returns true if the hub checks the layer's worker with weights of its own.
+    bool checks_with_weights(std::uint32_t layer) const;
     // At the first layer of a span: sends the rows `x` of a micro-batch to a worker. Returns true
     // if the rows are away, so that the micro-batch skips this layer.
     bool leave(std::size_t part, std::uint32_t layer, std::span<const SequenceRow> rows,

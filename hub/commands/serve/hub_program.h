@@ -111,6 +111,7 @@ class HubProgram {
     Status open_hints();
     Status open_drafts();
     Status open_device_model();
+    bool has_weights_for_checks() const;
     void open_own_layers();
     void pack_experts();
     void open_spans();
@@ -165,7 +166,8 @@ class HubProgram {
     std::unique_ptr<net::FleetStreams> fleet_;  // used by the engine's jobs; null: no fleet
     std::optional<SwarmBackend> swarm_;
     std::unique_ptr<ExpertBackend> late_calls_;  // wraps the swarm; null without default_vectors_
-    std::unique_ptr<ExpertBackend> own_layers_;  // null without --own-layers
+    std::unique_ptr<LocalExperts> checking_experts_;
+    std::unique_ptr<ExpertBackend> own_layers_;  // null without own layers and weights for checks
     std::unique_ptr<ServedShadow> shadow_;       // called by the engine; sends hints to the swarm
     std::optional<GuardedSteps> steps_;          // the device that the engine uses
     std::optional<Engine> engine_;

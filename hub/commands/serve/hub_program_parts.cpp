@@ -78,22 +78,34 @@ Status HubProgram::open_hints() {
 }
 
 // Prepares the layers for workers that compute them whole, unless something forbids it.
+// Returns true if this machine can read the experts' weights, and uses them for checks only.
+bool HubProgram::has_weights_for_checks() const {
+    return span_layers_ && model_.local && !settings_.contributors.has_local_fallback &&
+           settings_.contributors.checks_answers;
+}
+
 void HubProgram::open_own_layers() {
     const std::uint32_t count = settings_.contributors.own_layers;
-    if (count == 0) return;
+    if (count == 0 && !has_weights_for_checks()) return;
+    // Reads the package's files at each check and keeps no other copy of them.
+    checking_experts_ = std::make_unique<LocalExperts>(model_.package, *model_.threads,
+                                                       ExpertRounding{}, Arithmetic::exact);
     own_layers_ = std::make_unique<OwnLayers>(
-        *model_.local, experts(), own_layers(model_.package->config().num_layers, count));
-    log_info("hub: experts of own layers are computed by this machine alone", kv("layers", count));
+        *model_.local, *checking_experts_, experts(),
+        own_layers(model_.package->config().num_layers, count));
+    if (count > 0)
+        log_info("hub: experts of own layers are computed by this machine alone",
+                 kv("layers", count));
 }
 
 // Packs the experts in the background that only this machine computes. Where it is only the
 // fallback of its workers, it packs an expert when it is first requested, since few experts may be.
 void HubProgram::pack_experts() {
     const bool computes_all = !swarm_computes() && !(gpu_ && gpu_computes_experts());
-    if (!computes_all && !own_layers_) return;
+    const std::uint32_t num_own = settings_.contributors.own_layers;
+    if (!computes_all && num_own == 0) return;
     std::vector<std::uint8_t> layers;
-    if (own_layers_)
-        layers = own_layers(model_.package->config().num_layers, settings_.contributors.own_layers);
+    if (!computes_all) layers = own_layers(model_.package->config().num_layers, num_own);
     model_.local->pack_in_background(
         [this] {
             log_info("hub: experts packed",

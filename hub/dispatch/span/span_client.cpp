@@ -198,6 +198,15 @@ SpanUse SpanClient::use_of(Span& span, const SpanBatch& batch) {
     return SpanUse::check;
 }
 
+// Returns true if a check of the span is computed with weights of this machine: once its holder is
+// proven and both ways were measured.
+bool SpanClient::checks_with_weights(const Span& span, std::uint32_t num_rows) {
+    if (!options_.has_weights || !span.trust.is_proven()) return false;
+    const auto here = here_[{span.span.first_layer, span.span.end_layer}].expected(num_rows);
+    return here && span.away.expected(num_rows) &&
+           std::uniform_real_distribution<>()(random_) < options_.checks_with_weights;
+}
+
 // Prepares a standby of the span `first`: brings keys and values beside the step, and lets it
 // compute the step too where the step is a check, or where the standby has no record yet and the
 // answer of a holder that has one is used.
@@ -251,7 +260,8 @@ std::vector<PlannedSpan> SpanClient::plan(const SpanBatch& batch) {
         span->used = use == SpanUse::away;
         span->standby = false;
         if (is_apart)
-            plan.push_back({span->span.id, span->span.first_layer, span->span.end_layer, use});
+            plan.push_back({span->span.id, span->span.first_layer, span->span.end_layer, use,
+                            use == SpanUse::check && checks_with_weights(*span, batch.num_rows)});
         for (const PlannedSpan& first : plan)
             if (!is_apart && first.first_layer == span->span.first_layer &&
                 first.end_layer == span->span.end_layer)

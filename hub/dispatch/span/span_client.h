@@ -101,6 +101,7 @@ class SpanClient : public SpanBackend {
     bool settle(Check& check);
     SpanTrust& record_of(const ReadySpan& span);
     SpanUse use_of(Span& span, const SpanBatch& batch);
+    bool checks_with_weights(const Span& span, std::uint32_t num_rows);
     bool bring(Span& span, const SpanBatch& batch, std::uint64_t bytes_max);
     void stand_by(Span& span, const SpanBatch& batch, const PlannedSpan& first);
     Sent send(Span& span, std::span<const SpanSequence> sequences, std::span<const float> x);

@@ -25,6 +25,11 @@ struct SpanOptions {
     // the largest of 1,568 honest answers was 0.30 (bench/results/span_residuals.*).
     double tolerance = 0.5;
     SpanCheckRule check;
+    // This machine can read the weights of all experts, though it does not compute with them
+    // otherwise. Then this share of the checks of proven workers is computed here, and the others
+    // by the hub's own way, whose time is measured.
+    bool has_weights = false;
+    double checks_with_weights = 7.0 / 8;
     // Seed of the draw that chooses which steps are checked. It must be secret in a hub that
     // strangers can join.
     std::uint64_t seed = 1;

@@ -34,8 +34,8 @@ TEST(OwnLayersTest, AreTheFirstOnesAndTheLastOne) {
 }
 
 TEST(OwnLayersTest, EachLayerHasOneBackend) {
-    NotedBackend here("local"), elsewhere("swarm");
-    OwnLayers both(here, elsewhere, own_layers(6, 3));
+    NotedBackend here("local"), checks("local"), elsewhere("swarm");
+    OwnLayers both(here, checks, elsewhere, own_layers(6, 3));
     for (std::uint32_t layer = 0; layer < 6; ++layer) {
         ExpertBatch batch;
         batch.layer = layer;
@@ -43,6 +43,15 @@ TEST(OwnLayersTest, EachLayerHasOneBackend) {
     }
     EXPECT_EQ(here.layers, (std::vector<std::uint32_t>{0, 1, 5}));
     EXPECT_EQ(elsewhere.layers, (std::vector<std::uint32_t>{2, 3, 4}));
+
+    for (const std::uint32_t layer : {1u, 3u}) {
+        ExpertBatch batch;
+        batch.layer = layer;
+        batch.is_check = true;
+        both.submit(batch);
+    }
+    EXPECT_EQ(here.layers.back(), 1u) << "an own layer is never a worker's";
+    EXPECT_EQ(checks.layers, std::vector<std::uint32_t>{3});
 
     EXPECT_STREQ(both.name(), "swarm");
     EXPECT_TRUE(both.works_elsewhere());

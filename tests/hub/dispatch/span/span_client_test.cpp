@@ -128,6 +128,8 @@ class SpanClientTest : public testing::Test {
         const auto plan = client.plan(batch);
         if (plan.empty()) return SpanUse::here;
         const PlannedSpan& span = plan.front();
+        with_own_weights_ += span.with_own_weights;
+        EXPECT_TRUE(span.use == SpanUse::check || !span.with_own_weights);
         const std::vector<float> x(std::size_t{num_rows} * hidden, 0.5f);
         if (span.use == SpanUse::check)
             client.submit(span, rows, x)->compare(x, computed(x), kv_of(rows));
@@ -157,7 +159,7 @@ class SpanClientTest : public testing::Test {
     std::vector<std::uint32_t> late_;
     std::uint32_t silent_span_ = 0, lying_span_ = 0;
     std::uint64_t worker_ = 9;
-    int wrong_used_ = 0, lies_told_ = 0;
+    int wrong_used_ = 0, lies_told_ = 0, with_own_weights_ = 0;
     bool lies_next_ = false;
     std::atomic<int> steps_sent_ = 0;
     std::uint32_t brought_ = 0;
@@ -182,6 +184,23 @@ TEST_F(SpanClientTest, NewHolderIsCheckedThenUsed) {
     client.ended(5);
     client.ended(6);
     EXPECT_EQ(frames_[FrameType::span_end], 1);
+}
+
+TEST_F(SpanClientTest, ProvenHolderIsCheckedWithTheHubsWeights) {
+    options_.has_weights = true;
+    options_.check.rate = 0.25;
+    SpanClient client = make();
+    std::uint32_t at = 0;
+    int num_checks = 0;
+    for (; at < 2; ++at) step(client, {{5, at, 1}});
+    EXPECT_EQ(with_own_weights_, 0) << "the hub's own way is measured while a holder is new";
+    for (; at < 400; ++at) num_checks += step(client, {{5, at, 1}}) == SpanUse::check;
+    EXPECT_GT(with_own_weights_, num_checks / 2);
+    EXPECT_LT(with_own_weights_, num_checks) << "some checks measure the hub's own way";
+    // A lie is found by both kinds of checks.
+    lie_in_x_ = true;
+    for (std::uint32_t i = 0; i < 100 && lied_.empty(); ++i) step(client, {{5, at++, 1}});
+    EXPECT_FALSE(lied_.empty());
 }
 
 TEST_F(SpanClientTest, FasterHubKeepsItsLayersAndMeasuresSeldom) {
