@@ -12,7 +12,8 @@
 #   Inside hub/model: strict_json <- tokenizer <- jinja <- chat_template, which see protocol besides and nothing else,
 #   and which web-worker/local sees, too;   package <- pack, and only commands see pack.
 #   hub/route sees nothing, and only web-worker/local sees it.
-#   Inside hub/engine: {sampler, draw} see tokens alone, and web-worker/local sees them, too.
+#   Inside hub/engine: {sampler, draw} see tokens alone, and web-worker/local sees them, too, as it sees
+#   hub/draft/repetition and hub/engine/{draft_budget, draft_rates}, which see tokens and hub/base.
 #   Inside hub/net: http sees nothing of the hub around it.
 #   Everywhere: no circle of includes among what lies side by side in a folder; a source and its header are one file,
 #   and a sub-folder with all that it holds is one.
@@ -20,7 +21,7 @@
 #   usage: scripts/check_layout.sh      prints what is wrong, exit 1 if anything is
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 2
-case "${1:-}" in -h|--help) sed -n '2,19p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;; esac
+case "${1:-}" in -h|--help) sed -n '2,20p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;; esac
 bad=0
 complain() { echo "check_layout: $*"; bad=1; }
 
@@ -46,6 +47,8 @@ git grep -nE '^#include "' -- 'protocol/*' 'hub/*' 'web-worker/*' | awk -F: '
     if (path ~ /^hub\/engine\/(expert|span)_backend\.h$/) return "backend"
     if (path ~ /^hub\/engine\/kernels\//) return "kernels"
     if (path ~ /^hub\/engine\/(sampler|draw|draw_noise)\./) return "sampler"
+    if (path ~ /^hub\/engine\/draft_(budget|rates)\./) return "draft_rules"
+    if (path ~ /^hub\/draft\/repetition\./) return "draft_rules"
     if (path ~ /^hub\/engine\//) return "engine"
     if (path ~ /^hub\/foresight\//) return "foresight"
     if (path ~ /^hub\/draft\//) return "draft"
@@ -84,10 +87,11 @@ git grep -nE '^#include "' -- 'protocol/*' 'hub/*' 'web-worker/*' | awk -F: '
     sees["backend"] = " protocol base model backend "
     sees["kernels"] = " protocol base kernels "
     sees["sampler"] = " protocol tokenizer sampler "
-    sees["engine"] = model "backend kernels sampler engine "
+    sees["draft_rules"] = " protocol base tokenizer draft_rules "
+    sees["engine"] = model "backend kernels sampler draft_rules engine "
     sees["foresight"] = model "backend kernels engine foresight "
     sees["state"] = model "backend kernels sampler engine state "
-    sees["draft"] = model "backend kernels sampler engine draft "
+    sees["draft"] = model "backend kernels sampler draft_rules engine draft "
     sees["fetch"] = " protocol base strict_json fetch "
     sees["route"] = " route "
     sees["dispatch"] = " protocol base backend dispatch "
@@ -103,7 +107,7 @@ git grep -nE '^#include "' -- 'protocol/*' 'hub/*' 'web-worker/*' | awk -F: '
     sees["native"] = sees["worker"] "spans native "
     sees["tab"] = sees["worker"] "spans tab "
     sees["gpu_package"] = " protocol model package gpu_decoder gpu_package "
-    sees["local"] = text "model package sampler route gpu gpu_decoder gpu_package local "
+    sees["local"] = text "model package sampler draft_rules route gpu gpu_decoder gpu_package local "
   }
   {
     target = $3; sub(/^#include "/, "", target); sub(/".*/, "", target)

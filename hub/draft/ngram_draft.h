@@ -1,8 +1,7 @@
 // Drafts by repetition: if the last tokens of a sequence occurred before in its prompt or answer,
-// the tokens that followed them there are proposed. That pays for extraction, edits and code. The
-// draft reads its own sequence only, so no text of another client can show in a proposal.
-//   tokens a b c d e a b c:  the longest earlier occurrence of the end is a b c; proposal d e a b
-// Source: Saxena, "Prompt Lookup Decoding", 2023.
+// the tokens that followed them there are proposed (repetition.h). That pays for extraction, edits
+// and code. The draft reads its own sequence only, so no text of another client can show in a
+// proposal.
 #pragma once
 
 #include "hub/engine/draft_source.h"

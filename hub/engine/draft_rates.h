@@ -1,15 +1,19 @@
 // Learns how often drafted tokens are accepted, for each class of proposals and each position in a
 // proposal. The rate of a position is conditional: the share of proposals that were right at this
-// position, among those that were right before it. Owner: the engine's thread.
+// position, among those that were right before it. A browser tab that runs a whole model by itself
+// uses this file and draft_budget.h, too. Owner: the engine's thread.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <span>
 
-#include "hub/engine/draft_source.h"
+#include "hub/model/tokenizer/tokenizer.h"
 
 namespace moex {
+
+// Number of classes of proposals of one source, by how likely the source takes them to be.
+inline constexpr std::uint32_t draft_classes = 8;
 
 class DraftRates {
   public:

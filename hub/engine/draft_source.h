@@ -11,13 +11,11 @@
 #include <span>
 #include <vector>
 
+#include "hub/engine/draft_rates.h"
 #include "hub/engine/generation.h"
 #include "hub/engine/kv_cache.h"
 
 namespace moex {
-
-// Number of classes of proposals of one source, by how likely the source takes them to be.
-inline constexpr std::uint32_t draft_classes = 8;
 
 // The state that a source keeps for one sequence. It must not depend on other clients' texts.
 class Draft {

@@ -110,6 +110,22 @@ TEST_F(LocalQuestionTest, InvalidFieldIsRefusedByName) {
     }
 }
 
+TEST_F(LocalQuestionTest, NumberOfDraftedTokensIsThatOfMoexSpeculative) {
+    const auto drafts = [&](const char* fields) { return read(fields)->draft_tokens; };
+    EXPECT_EQ(drafts(R"({})"), std::nullopt);
+    EXPECT_EQ(drafts(R"({"moex": {}})"), std::nullopt);
+    EXPECT_EQ(drafts(R"({"moex": {"speculative": "auto"}})"), std::nullopt);
+    EXPECT_EQ(drafts(R"({"moex": {"speculative": "off"}})"), 0u);
+    EXPECT_EQ(drafts(R"({"moex": {"speculative": 5}})"), 5u);
+    for (const char* fields :
+         {R"({"moex": {"speculative": 0}})", R"({"moex": {"speculative": 17}})",
+          R"({"moex": {"speculative": "on"}})", R"({"moex": {"speculative": 1.5}})"}) {
+        const auto mine = read(fields);
+        ASSERT_FALSE(mine.ok()) << fields;
+        EXPECT_NE(mine.error().message.find("moex.speculative"), std::string::npos);
+    }
+}
+
 TEST_F(LocalQuestionTest, HubOnlyFieldIsRefusedAndNotIgnored) {
     for (const char* fields :
          {R"({"tools": []})", R"({"response_format": {"type": "json_object"}})",

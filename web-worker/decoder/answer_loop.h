@@ -7,6 +7,7 @@
 #include <span>
 
 #include "web-worker/decoder/gpu_decoder.h"
+#include "web-worker/decoder/token_drafts.h"
 
 namespace moex {
 
@@ -27,9 +28,16 @@ class AnswerLoop {
     // `prompt` has at least one token, and all of its tokens fit the context.
     virtual void start(std::span<const std::uint32_t> prompt) = 0;
     virtual void cancel() = 0;  // lets the steps in flight end, and drops their tokens
+    // Returns the counts of the steps so far; zeros if the loop uses no drafts.
+    virtual DraftCounts draft_counts() const { return {}; }
 };
 
 // Feeds all tokens of `prompt` to the decoder; `logits` selects the logits of the last token.
 Status feed_prompt(GpuDecoder& decoder, std::span<const std::uint32_t> prompt, StepLogits logits);
+
+// Returns the candidates of `list` without the empty entries at its end, which exist if the
+// vocabulary is smaller than the list.
+std::span<const LikeliestList::Candidate> candidates_of(const LikeliestList& list,
+                                                        std::uint32_t vocab_size);
 
 }  // namespace moex

@@ -94,7 +94,10 @@ DecoderSizes GpuDecoder::sizes_of(const gpu::AdapterInfo& adapter, const Decoder
     sizes.pages = sizes.row_pages;
     sizes.table_entries = sizes.row_pages;
     sizes.rows = whole_tiles(options.rows_max);
-    sizes.logit_rows = options.every_logit ? sizes.rows : 1;
+    sizes.logit_rows = options.every_logit ? sizes.rows
+                       : options.draft_rows > 1
+                           ? std::min(sizes.rows, whole_tiles(options.draft_rows))
+                           : 1;
     sizes.ring_ids = options.ring_ids;
     sizes.kv_kind = options.kv_kind;
     sizes.spread = options.spread.value_or(!adapter.software);
@@ -251,17 +254,22 @@ Status GpuDecoder::feed(TokenIds tokens, StepLogits logits) {
         if (token >= model_.vocab_size)
             return Error{ErrorCode::invalid_argument,
                          text("token ", token, ", the vocabulary has ", model_.vocab_size)};
-    if (logits == StepLogits::likeliest && !sizes_.likeliest)
+    const bool by_list = logits == StepLogits::likeliest || logits == StepLogits::every_likeliest,
+               of_all = logits == StepLogits::every || logits == StepLogits::every_likeliest;
+    const std::uint32_t num_logits = logits == StepLogits::none ? 0 : of_all ? num_rows : 1;
+    if (by_list && !sizes_.likeliest)
         return Error{ErrorCode::invalid_argument, "this decoder has no room for likeliest tokens"};
-    num_likeliest_ = logits == StepLogits::likeliest ? 1 : 0;
-    num_logits_ = logits == StepLogits::none ? 0 : logits == StepLogits::every ? num_rows : 1;
-    if (num_logits_ > sizes_.logit_rows)
-        return Error{ErrorCode::invalid_argument, "this decoder keeps only the last row's logits"};
+    if (num_logits > sizes_.logit_rows)
+        return Error{ErrorCode::invalid_argument,
+                     text("logits of ", num_logits, " rows, this decoder keeps those of ",
+                          sizes_.logit_rows)};
+    num_logits_ = num_logits;
+    num_likeliest_ = by_list ? num_logits : 0;
 
     rows_.clear();
     for (std::uint32_t i = 0; i < num_rows; ++i) rows_.push_back({tokens[i], num_tokens_ + i});
     const std::uint32_t num_pages = pages_at(num_tokens_ + num_rows - 1);
-    write_rows(rows_, logits == StepLogits::every ? 0 : num_rows - 1, num_pages);
+    write_rows(rows_, of_all ? 0 : num_rows - 1, num_pages);
     commands_.clear();
     ops().append_pass(commands_, num_rows, num_pages, num_logits_);
     if (num_likeliest_ > 0) append_likeliest();

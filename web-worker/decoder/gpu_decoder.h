@@ -31,6 +31,9 @@ struct GpuDecoderOptions {
     std::uint32_t rows_max = 64;       // limit of prompt tokens that one step computes
     std::uint32_t ring_ids = 256;      // limit of chosen tokens not yet read; a power of two
     bool every_logit = false;          // allocate room for the logits of all rows of a step
+    // Limit of rows in a step whose logits or likeliest tokens are read: drafted tokens and the
+    // token before them (token_drafts.h). 8 rows are one tile of a product.
+    std::uint32_t draft_rows = 1;
     bool likeliest = false;  // permit StepLogits::likeliest; always set for several sequences
     // Total pages of keys and values, if several sequences share the cache; 0 for one sequence.
     std::uint32_t pages = 0;
@@ -47,9 +50,10 @@ struct GpuDecoderOptions {
 // The rows of a step for which logits are computed.
 enum class StepLogits {
     none,
-    last,       // logits of the last token
-    every,      // logits of all tokens; needs GpuDecoderOptions::every_logit
-    likeliest,  // likeliest tokens after the last token; needs GpuDecoderOptions::likeliest
+    last,             // logits of the last token
+    every,            // logits of all tokens; at most logit_rows_max() tokens
+    likeliest,        // likeliest tokens after the last token; needs GpuDecoderOptions::likeliest
+    every_likeliest,  // likeliest tokens after each token; needs both
 };
 
 // Rows of several sequences that one pass computes together. Rows of the same sequence are listed
@@ -173,8 +177,8 @@ class GpuDecoder {
     // Takes the weighted sums of the experts' outputs, [num_rows, hidden_size]. Call it before the
     // next advance().
     void answer(std::span<const float> y, std::uint32_t lane = 0);
-    // Reads one list for each of the batch's num_likeliest rows, after the last advance(); or one
-    // list after a feed() with StepLogits::likeliest.
+    // Reads one list for each of the batch's num_likeliest rows, after the last advance(); or the
+    // lists of a feed() with StepLogits::likeliest (one) or every_likeliest (one for each token).
     void read_likeliest(std::function<void(Result<std::span<const LikeliestList>>)> done);
     void copy_page(std::uint32_t from, std::uint32_t to);
     // Copy the rows of a page out of the cache and into it, in the layout of protocol/kv_page.h

@@ -11,6 +11,9 @@
 namespace moex {
 namespace {
 
+// Rows of a step with drafts: one tile of a product.
+constexpr std::uint32_t draft_rows = 8;
+
 // Returns the text that the generation continues: the words of the last message, or its thoughts if
 // it has no words yet.
 std::string last_words(const nlohmann::ordered_json& message) {
@@ -33,7 +36,9 @@ void LocalModel::open(gpu::Device& device, const PackageFiles& files, const Loca
     if (!model.ok()) return done(model.error());
 
     const GpuDecoderOptions options{
-        .context_tokens = std::min(model->context_tokens, context_tokens_max), .likeliest = true};
+        .context_tokens = std::min(model->context_tokens, context_tokens_max),
+        .draft_rows = draft_rows,
+        .likeliest = true};
     const DecoderSizes sizes = GpuDecoder::sizes_of(device.adapter(), *model, options);
     opened->named_ = std::make_unique<NamedWeights>(files, *model);
     opened->weights_ = std::make_unique<CountedWeights>(
@@ -96,12 +101,18 @@ std::unique_ptr<AnswerLoop> LocalModel::loop_for(const LocalQuestion& question,
         .on_end = [this](Result<AnswerEnd> how) { on_end(std::move(how)); }};
     const auto& stop_ids = generation_.eos_token_ids;
     Sampler sampler(question.sampling, held_, max_tokens);
-    if (sampler.num_likeliest() == 1)
+    const bool is_greedy = sampler.num_likeliest() == 1;
+    drafts_.begin(held_,
+                  is_greedy ? LocalDrafts::Steps::issued_ahead : LocalDrafts::Steps::waited_for,
+                  question.draft_tokens);
+    if (is_greedy)
         return std::make_unique<GreedyLoop>(
-            *decoder_, GreedyOptions{.max_tokens = max_tokens, .stop_ids = stop_ids},
+            *decoder_,
+            GreedyOptions{.max_tokens = max_tokens, .stop_ids = stop_ids, .drafts = &drafts_},
             std::move(events));
     return std::make_unique<SampledLoop>(
-        *decoder_, SampledOptions{.max_tokens = max_tokens, .stop_ids = stop_ids},
+        *decoder_,
+        SampledOptions{.max_tokens = max_tokens, .stop_ids = stop_ids, .drafts = &drafts_},
         std::make_unique<SamplerChooser>(std::move(sampler)), std::move(events));
 }
 
@@ -258,6 +269,7 @@ void LocalModel::on_end(Result<AnswerEnd> how) {
     held_.resize(how.ok() ? std::min<std::size_t>(held_.size(), decoder_->num_tokens()) : 0);
     if (!how.ok()) return events_.on_end(how.error());
 
+    if (loop_) end_.drafts = loop_->draft_counts();
     const bool by_words = filter_->stopped();
     if (!by_words) show(filter_->push(bytes_->finish()));
     if (!filter_->stopped()) show(filter_->finish());

@@ -6,6 +6,9 @@
 // A question may be asked before all layers are here. Its first tokens, as many as one step takes,
 // are then read layer by layer while later layers are loaded (GpuDecoder::begin_early()); the other
 // tokens follow when the model is whole. The bits are those of a prompt that is read at once.
+//
+// Where tokens drafted from the text itself pay, a step computes them, too (local_drafts.h). The
+// words stay the same.
 #pragma once
 
 #include <chrono>
@@ -23,6 +26,7 @@
 #include "hub/route/route.h"
 #include "web-worker/decoder/answer_loop.h"
 #include "web-worker/decoder/gpu_decoder.h"
+#include "web-worker/local/local_drafts.h"
 #include "web-worker/local/local_pages.h"
 #include "web-worker/local/local_question.h"
 #include "web-worker/package/named_weights.h"
@@ -45,6 +49,7 @@ struct LocalEnd {
     std::uint32_t handed_tokens = 0;  // of the cached tokens, those whose rows depend on the hub's
     double prompt_tokens_per_s = 0;   // rate of the other prompt tokens; 0: not measured
     double tokens_per_s = 0;          // rate after the first token; 0 if the answer is too short
+    DraftCounts drafts;
 };
 
 // Answers questions with a whole model on this device.
@@ -117,6 +122,7 @@ class LocalModel {
     std::vector<std::uint32_t> held_;  // tokens whose keys and values the decoder holds
     PageShelf* shelf_ = nullptr;
     std::optional<LocalPages> pages_;
+    LocalDrafts drafts_;
     std::uint32_t turn_ = 0;  // number of the question to which `held_` belongs
 
     // State of the running answer.

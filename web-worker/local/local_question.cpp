@@ -132,6 +132,23 @@ Status read_sampling(const Body& body, SamplingOptions& out) {
     return {};
 }
 
+// Reads moex.speculative: "off", "auto" or a number of tokens, as at the hub.
+Status read_drafts(const Body& body, std::optional<std::uint32_t>& out) {
+    const auto ours = body.find("moex");
+    if (ours == body.end() || !ours->is_object()) return {};
+    const auto found = ours->find("speculative");
+    if (found == ours->end() || found->is_null() || *found == "auto") return {};
+    if (*found == "off") {
+        out = 0;
+        return {};
+    }
+    constexpr std::int64_t most = 16;
+    std::int64_t wanted = 0;
+    if (!read_whole(*ours, "speculative", 1, most, wanted).ok()) return wrong("moex.speculative");
+    out = static_cast<std::uint32_t>(wanted);
+    return {};
+}
+
 }  // namespace
 
 Result<LocalQuestion> read_question(const Body& body, const GenerationDefaults& defaults,
@@ -151,6 +168,7 @@ Result<LocalQuestion> read_question(const Body& body, const GenerationDefaults& 
     if (length > 0) question.max_tokens = static_cast<std::uint32_t>(length);
     MOEX_TRY(read_stops(body, question.stops));
     question.reasoning_effort = body.value("reasoning_effort", "");
+    MOEX_TRY(read_drafts(body, question.draft_tokens));
     return question;
 }
 

@@ -23,6 +23,8 @@ struct LocalQuestion {
     std::vector<std::string> stops;
     SamplingOptions sampling;
     std::string reasoning_effort;  // effort level; empty: the chat template's default
+    // Tokens to draft in each step (moex.speculative); 0: none; nullopt: as many as pay.
+    std::optional<std::uint32_t> draft_tokens;
 };
 
 // Returns invalid_argument with the name of an invalid field, or of a field that only the hub

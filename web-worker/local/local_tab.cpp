@@ -117,6 +117,24 @@ void give_page(Result<Bytes> page) {
     mx_page_read(page->data(), static_cast<int>(page->size()));
 }
 
+// Returns the drafted tokens of an answer as the hub does (moex.speculative in hub/api); null if it
+// had none.
+Json drafts_json(const DraftCounts& drafts, std::uint32_t completion_tokens) {
+    if (drafts.drafts == 0) return nullptr;
+    const auto ratio = [](std::uint64_t part, std::uint64_t whole) {
+        return static_cast<double>(part) / static_cast<double>(std::max<std::uint64_t>(1, whole));
+    };
+    std::size_t length = drafts.accepted_histogram.size();
+    while (length > 1 && drafts.accepted_histogram[length - 1] == 0) --length;
+    Json histogram = Json::array();
+    for (std::size_t i = 0; i < length; ++i) histogram.push_back(drafts.accepted_histogram[i]);
+    return {{"mean_acceptance_length", 1 + ratio(drafts.accepted_tokens, drafts.drafts)},
+            {"draft_acceptance_rate", ratio(drafts.accepted_tokens, drafts.drafted_tokens)},
+            {"acceptance_histogram", std::move(histogram)},
+            {"tokens_per_step", ratio(completion_tokens, drafts.steps)},
+            {"kind", "ngram"}};
+}
+
 Json ended(const LocalEnd& end) {
     const char* const reason = end.how == AnswerEnd::length      ? "length"
                                : end.how == AnswerEnd::cancelled ? "cancelled"
@@ -128,7 +146,8 @@ Json ended(const LocalEnd& end) {
               {"cached_tokens", end.cached_tokens},
               {"handed_tokens", end.handed_tokens},
               {"prompt_tokens_per_s", end.prompt_tokens_per_s},
-              {"tokens_per_s", end.tokens_per_s}}}};
+              {"tokens_per_s", end.tokens_per_s},
+              {"speculative", drafts_json(end.drafts, end.completion_tokens)}}}};
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ import { ModelLink } from "./model_link.js";
 // The fields of a request that this device supports, with the same meaning as at the hub. A request with a form of
 // answers (tools, a schema, a grammar) is refused earlier.
 const fields = ["messages", "max_tokens", "stop", "temperature", "top_p", "top_k", "min_p", "presence_penalty",
-  "frequency_penalty", "repetition_penalty", "seed", "logit_bias", "reasoning_effort"];
+  "frequency_penalty", "repetition_penalty", "seed", "logit_bias", "reasoning_effort", "moex"];
 
 // The context size in tokens that the model allocates. If the GPU's memory is too small, the size is halved, down to
 // the minimum that is useful for a chat.
@@ -240,7 +240,7 @@ export class ThisDevice {
       if (!ended) await this.settled(how.signal);
     }
     if (ended.is_hubs) return false;
-    const { finish_reason, prompt_tokens, completion_tokens, cached_tokens, tokens_per_s } = ended;
+    const { finish_reason, prompt_tokens, completion_tokens, cached_tokens, tokens_per_s, speculative } = ended;
     how.onChunk({
       choices: [{ delta: {}, finish_reason }],
       usage: {
@@ -248,6 +248,7 @@ export class ThisDevice {
         prompt_tokens_details: { cached_tokens },
       },
       timings: { predicted_per_second: tokens_per_s },
+      ...(speculative ? { moex: { speculative } } : {}),
     });
     return true;
   }
