@@ -15,6 +15,7 @@ struct BenchShape {
 };
 constexpr BenchShape shapes[] = {
     {"demo", 384, 8, 6, 2, 64, 8192, 256, 16, 4, true, false, true},
+    {"bench-moe", 1024, 12, 16, 4, 64, 32000, 512, 32, 4, false, false, true},
     {"smollm-135m", 576, 30, 9, 3, 64, 49152, 1536, 0, 0, true, false, false},
     {"qwen2-0.5b", 896, 24, 14, 2, 64, 151936, 4864, 0, 0, true, true, false},
     {"tinyllama-1.1b", 2048, 22, 32, 4, 64, 32000, 5632, 0, 0, false, false, false},

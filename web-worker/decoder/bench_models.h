@@ -12,8 +12,8 @@
 
 namespace moex {
 
-// Returns the names of the shapes: demo, smollm-135m, qwen2-0.5b, tinyllama-1.1b, qwen2-1.5b,
-// llama3-8b, qwen3-30b-a3b, gpt-oss-20b, glm-4.5-air, qwen3.6-35b-a3b.
+// Returns the names of the shapes: demo, bench-moe, smollm-135m, qwen2-0.5b, tinyllama-1.1b,
+// qwen2-1.5b, llama3-8b, qwen3-30b-a3b, gpt-oss-20b, glm-4.5-air, qwen3.6-35b-a3b.
 std::vector<std::string> bench_shapes();
 
 // `weights`: int4 means all weights in groups of 32; bf16 and f32 mean all weights in that type;

@@ -18,6 +18,7 @@ struct DecoderSizes {
     std::uint32_t rows = 0;           // row limit of a step, a multiple of 8
     std::uint32_t logit_rows = 0;     // limit of rows with logits in a step: 1, or a multiple of 8
     std::uint32_t pages = 0;          // pages of keys and values, over all sequences
+    std::uint32_t staging_pages = 0;  // of these, slots through which evicted pages pass
     std::uint32_t row_pages = 0;      // page limit of one sequence
     std::uint32_t table_entries = 0;  // capacity of a step's page tables, in entries
     std::uint64_t part_slots = 0;     // limit of (row, page) pairs in a step's attention

@@ -490,14 +490,25 @@ void DecoderOps::append(std::vector<gpu::Command>& commands, const Product& prod
                same_stage);
 }
 
-void DecoderOps::append_attention(std::vector<gpu::Command>& commands, const Layer& layer,
-                                  std::uint32_t num_rows, std::uint32_t num_pages) const {
-    const std::uint32_t blocks = ceil_div(model_.num_heads / model_.num_kv_heads,
-                                          kernels::attend_page::block_heads);
+void DecoderOps::append_attention_begin(std::vector<gpu::Command>& commands, std::uint32_t index,
+                                        std::uint32_t num_rows) const {
+    const Layer& layer = layers_[index];
     append(commands, *layer.input_norm, 1, num_rows);
     append(commands, layer.qkv, num_rows);
     append(commands, *layer.rope, model_.num_heads + 2 * model_.num_kv_heads, num_rows);
-    append(commands, *layer.attend_page, model_.num_kv_heads * blocks, num_pages, num_rows);
+}
+
+void DecoderOps::append_attend(std::vector<gpu::Command>& commands, std::uint32_t index,
+                               std::uint32_t num_rows, std::uint32_t num_pages) const {
+    const std::uint32_t blocks = ceil_div(model_.num_heads / model_.num_kv_heads,
+                                          kernels::attend_page::block_heads);
+    append(commands, *layers_[index].attend_page, model_.num_kv_heads * blocks, num_pages,
+           num_rows);
+}
+
+void DecoderOps::append_attention_end(std::vector<gpu::Command>& commands, std::uint32_t index,
+                                      std::uint32_t num_rows) const {
+    const Layer& layer = layers_[index];
     append(commands, *layer.attend_merge, model_.num_heads, num_rows);
     if (layer.gate_attended != nullptr) {
         append(commands, layer.output_gate, num_rows);
@@ -506,6 +517,7 @@ void DecoderOps::append_attention(std::vector<gpu::Command>& commands, const Lay
     }
     append(commands, layer.o, num_rows);
     append(commands, *layer.post_attention_norm, 1, num_rows);
+    append_ffn(commands, index, num_rows);
 }
 
 void DecoderOps::append_delta_rule(std::vector<gpu::Command>& commands, const Layer& layer,
@@ -527,12 +539,18 @@ void DecoderOps::append_delta_rule(std::vector<gpu::Command>& commands, const La
 
 void DecoderOps::append_layer(std::vector<gpu::Command>& commands, std::uint32_t index,
                               std::uint32_t num_rows, std::uint32_t num_pages) const {
-    const Layer& layer = layers_[index];
-    if (model_.is_delta(index))
-        append_delta_rule(commands, layer, num_rows);
-    else
-        append_attention(commands, layer, num_rows, num_pages);
+    if (model_.is_delta(index)) {
+        append_delta_rule(commands, layers_[index], num_rows);
+        return append_ffn(commands, index, num_rows);
+    }
+    append_attention_begin(commands, index, num_rows);
+    append_attend(commands, index, num_rows, num_pages);
+    append_attention_end(commands, index, num_rows);
+}
 
+void DecoderOps::append_ffn(std::vector<gpu::Command>& commands, std::uint32_t index,
+                            std::uint32_t num_rows) const {
+    const Layer& layer = layers_[index];
     const bool moe = model_.is_moe(index);
     if (moe) {
         append(commands, layer.router, num_rows);

@@ -44,6 +44,15 @@ class DecoderOps {
     void append_layer(std::vector<gpu::Command>& commands, std::uint32_t index,
                       std::uint32_t num_rows, std::uint32_t num_pages) const;
     void append_head(std::vector<gpu::Command>& commands, std::uint32_t num_logits) const;
+    // Append a layer with attention in three parts: up to the newest keys and values; attention
+    // over the pages that the page table names; all that follows. The second part may be repeated
+    // for other pages.
+    void append_attention_begin(std::vector<gpu::Command>& commands, std::uint32_t index,
+                                std::uint32_t num_rows) const;
+    void append_attend(std::vector<gpu::Command>& commands, std::uint32_t index,
+                       std::uint32_t num_rows, std::uint32_t num_pages) const;
+    void append_attention_end(std::vector<gpu::Command>& commands, std::uint32_t index,
+                              std::uint32_t num_rows) const;
     // Appends the search for the likeliest tokens of the first `num_rows` rows with logits. Their
     // lists are stored one after the other from likeliest_at() on.
     void append_likeliest(std::vector<gpu::Command>& commands, std::uint32_t num_rows) const;
@@ -131,8 +140,8 @@ class DecoderOps {
                        std::uint32_t y, std::uint32_t z = 1, bool same_stage = false);
     static void append(std::vector<gpu::Command>& commands, const Product& product,
                        std::uint32_t num_rows, bool same_stage = false);
-    void append_attention(std::vector<gpu::Command>& commands, const Layer& layer,
-                          std::uint32_t num_rows, std::uint32_t num_pages) const;
+    void append_ffn(std::vector<gpu::Command>& commands, std::uint32_t index,
+                    std::uint32_t num_rows) const;
     void append_delta_rule(std::vector<gpu::Command>& commands, const Layer& layer,
                            std::uint32_t num_rows) const;
     void append_experts(std::vector<gpu::Command>& commands, const Layer& layer,

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "protocol/text.h"
+#include "web-worker/decoder/copy_command.h"
 
 namespace moex {
 namespace {
@@ -16,17 +17,10 @@ constexpr std::uint32_t batch_logit_rows = 64;
 
 std::uint32_t whole_tiles(std::uint32_t rows) { return (rows + 7) / 8 * 8; }
 
-gpu::Command copy_command(gpu::BufferId source, std::uint64_t source_at, gpu::BufferId target,
-                          std::uint64_t target_at, std::uint64_t size_bytes) {
-    gpu::Command copy;
-    copy.kind = gpu::Command::Kind::copy;
-    copy.source = source;
-    copy.source_offset_bytes = source_at;
-    copy.target = target;
-    copy.target_offset_bytes = target_at;
-    copy.size_bytes = size_bytes;
-    return copy;
-}
+// Slots that stage evicted pages, for a number of slots in all; and the fewest slots: a step's rows
+// are in at most two pages.
+std::uint32_t staging_slots(std::uint32_t slots) { return std::clamp(slots / 4, 1u, 8u); }
+constexpr std::uint32_t slots_min = 4;
 
 }  // namespace
 
@@ -60,7 +54,21 @@ void GpuDecoder::create(gpu::Device& device, const DecoderModel& model,
     decoder->memory_ = std::move(*memory);
     decoder->lanes_.resize(decoder->sizes_.lanes);
     if (const Status made = decoder->make_readbacks(); !made.ok()) return done(made.error());
-    create_ops(std::make_shared<std::unique_ptr<GpuDecoder>>(std::move(decoder)), std::move(done));
+    if (!decoder->is_paged())
+        return create_ops(std::make_shared<std::unique_ptr<GpuDecoder>>(std::move(decoder)),
+                          std::move(done));
+
+    EvictedPages& store = *options.evicted;
+    create_ops(std::make_shared<std::unique_ptr<GpuDecoder>>(std::move(decoder)),
+               [&store, done = std::move(done)](Result<std::unique_ptr<GpuDecoder>> made) {
+                   if (!made.ok()) return done(std::move(made));
+                   GpuDecoder& self = **made;
+                   self.paged_ = std::make_unique<PagedSteps>(
+                       self.device_, self.model_, self.sizes_, *self.memory_, self.ops(), store);
+                   if (const Status ready = self.paged_->create(); !ready.ok())
+                       return done(ready.error());
+                   done(std::move(made));
+               });
 }
 
 // Creates the kernels of the next lane, one lane after the other. All lanes have the same kernels,
@@ -93,6 +101,11 @@ DecoderSizes GpuDecoder::sizes_of(const gpu::AdapterInfo& adapter, const Decoder
     sizes.row_pages = (context + kv_page_tokens - 1) / kv_page_tokens;
     sizes.pages = sizes.row_pages;
     sizes.table_entries = sizes.row_pages;
+    if (options.evicted != nullptr && options.slots > 0 && options.slots < sizes.row_pages &&
+        slots_min < sizes.row_pages) {
+        sizes.pages = std::max(options.slots, slots_min);
+        sizes.staging_pages = staging_slots(sizes.pages);
+    }
     sizes.rows = whole_tiles(options.rows_max);
     sizes.logit_rows = options.every_logit ? sizes.rows
                        : options.draft_rows > 1
@@ -269,18 +282,39 @@ Status GpuDecoder::feed(TokenIds tokens, StepLogits logits) {
     rows_.clear();
     for (std::uint32_t i = 0; i < num_rows; ++i) rows_.push_back({tokens[i], num_tokens_ + i});
     const std::uint32_t num_pages = pages_at(num_tokens_ + num_rows - 1);
-    write_rows(rows_, of_all ? 0 : num_rows - 1, num_pages);
-    commands_.clear();
-    ops().append_pass(commands_, num_rows, num_pages, num_logits_);
-    if (num_likeliest_ > 0) append_likeliest();
-    device_.submit(commands_);
+    const std::uint32_t head_row = of_all ? 0 : num_rows - 1;
     num_tokens_ += num_rows;
     has_choice_ = false;
+    if (paged_) {
+        run_paged(head_row, num_pages);
+        return {};
+    }
+    write_rows(rows_, head_row, num_pages);
+    commands_.clear();
+    ops().append_pass(commands_, num_rows, num_pages, num_logits_);
+    if (num_likeliest_ > 0) append_likeliest(num_likeliest_);
+    device_.submit(commands_);
     return {};
 }
 
+// Computes the rows in `rows_` behind the steps before, layer by layer.
+void GpuDecoder::run_paged(std::uint32_t head_row, std::uint32_t num_pages) {
+    const auto rows = std::make_shared<std::vector<StepRow>>(rows_);
+    paged_->run({.rows = rows_,
+                 .num_pages = num_pages,
+                 .write_rows = [=, this] { write_rows(*rows, head_row, num_pages); },
+                 .submit_head =
+                     [this, logits = num_logits_, lists = num_likeliest_] {
+                         commands_.clear();
+                         ops().append_head(commands_, logits);
+                         if (lists > 0) append_likeliest(lists);
+                         if (!commands_.empty()) device_.submit(commands_);
+                     }});
+}
+
 void GpuDecoder::choose() {
-    MOEX_CHECK(num_logits_ == 1, "choose() follows a step with the last token's logits");
+    MOEX_CHECK(num_logits_ == 1 && !is_paged(),
+               "choose() follows a step with the last token's logits, with all pages in memory");
     commands_.clear();
     ops().append_choice(commands_);
     device_.submit(commands_);
@@ -346,6 +380,15 @@ void GpuDecoder::read_chosen(std::uint32_t count, std::function<void(Result<Toke
 
 void GpuDecoder::read_logits(std::function<void(Result<std::span<const float>>)> done) {
     MOEX_CHECK(num_logits_ > num_likeliest_, "the last step had no logits to read");
+    if (paged_)
+        return paged_->when_done([this, done = std::move(done)](Status computed) {
+            if (!computed.ok()) return done(computed.error());
+            copy_logits(std::move(done));
+        });
+    copy_logits(std::move(done));
+}
+
+void GpuDecoder::copy_logits(std::function<void(Result<std::span<const float>>)> done) {
     const std::uint64_t row_bytes = sizeof(float) * std::uint64_t{model_.vocab_size},
                         size_bytes = row_bytes * (num_logits_ - num_likeliest_);
     const gpu::Command copy = copy_command(memory_->logits, row_bytes * num_likeliest_,
@@ -400,21 +443,30 @@ std::uint32_t GpuDecoder::advance(std::uint32_t lane) {
         num_logits_ = mine.num_logits;
         num_likeliest_ = mine.num_likeliest;
         mine.ops->append_head(commands_, num_logits_);
-        if (num_likeliest_ > 0) append_likeliest();
+        if (num_likeliest_ > 0) append_likeliest(num_likeliest_);
     }
     device_.submit(commands_);
     commands_.clear();
     return waiting;
 }
 
-void GpuDecoder::append_likeliest() {
-    ops().append_likeliest(commands_, num_likeliest_);
+void GpuDecoder::append_likeliest(std::uint32_t num_lists) {
+    ops().append_likeliest(commands_, num_lists);
     commands_.push_back(copy_command(memory_->likeliest, ops().likeliest_at(), likeliest_readback_,
-                                     0, sizeof(LikeliestList) * num_likeliest_));
+                                     0, sizeof(LikeliestList) * num_lists));
 }
 
 void GpuDecoder::read_likeliest(std::function<void(Result<std::span<const LikeliestList>>)> done) {
     MOEX_CHECK(num_likeliest_ > 0, "the last step computed no likeliest tokens");
+    if (paged_)
+        return paged_->when_done([this, done = std::move(done)](Status computed) {
+            if (!computed.ok()) return done(computed.error());
+            copy_likeliest(std::move(done));
+        });
+    copy_likeliest(std::move(done));
+}
+
+void GpuDecoder::copy_likeliest(std::function<void(Result<std::span<const LikeliestList>>)> done) {
     device_.read_buffer(
         likeliest_readback_, sizeof(LikeliestList) * num_likeliest_,
         [count = num_likeliest_, done = std::move(done),
@@ -473,6 +525,12 @@ void GpuDecoder::read_page(std::uint32_t page, std::span<std::byte> rows,
     if (rows.size() != kv_rows_of_page(shape))
         return done(Error{ErrorCode::payload_size, text("a page has ", kv_rows_of_page(shape),
                                                         " bytes of rows, not ", rows.size())});
+    if (paged_)
+        return paged_->get(page, [shape, rows, done](Result<ByteView> bytes) {
+            if (!bytes.ok()) return done(bytes.error());
+            rows_of_gpu_page(shape, *bytes, rows);
+            done({});
+        });
     if (page_readback_ == gpu::BufferId{}) {
         auto made = device_.create_buffer(all_bytes, gpu::BufferUsage::readback, "page");
         if (!made.ok()) return done(made.error());
@@ -503,6 +561,10 @@ Status GpuDecoder::write_page(std::uint32_t page, ByteView rows) {
     const std::uint64_t layer_bytes = DecoderMemory::kv_page_bytes(model_, sizes_.kv_kind);
     page_bytes_.resize(layer_bytes * model_.num_layers);
     gpu_page_of_rows(shape, rows, page_bytes_);
+    if (paged_) {
+        paged_->put(page, page_bytes_);
+        return {};
+    }
     std::uint64_t first = 0;
     for (const DecoderMemory::Layer& layer : memory_->layers) {
         device_.write_buffer(layer.kv, layer_bytes * page,
@@ -576,6 +638,7 @@ void GpuDecoder::rewind(std::uint32_t num_tokens) {
     // A recurrent state cannot forget single tokens.
     if (model_.has_delta() && num_tokens < num_tokens_) num_tokens = 0;
     num_tokens_ = num_tokens;
+    if (paged_) paged_->shorten((num_tokens + kv_page_tokens - 1) / kv_page_tokens);
     num_read_ = num_chosen_;
     num_logits_ = 0;
     has_choice_ = false;

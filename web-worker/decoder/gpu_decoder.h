@@ -20,6 +20,7 @@
 #include "web-worker/decoder/decoder_model.h"
 #include "web-worker/decoder/decoder_ops.h"
 #include "web-worker/decoder/kv_rows.h"
+#include "web-worker/decoder/paged_steps.h"
 #include "web-worker/decoder/step_rows.h"
 #include "web-worker/gpu/device.h"
 
@@ -38,6 +39,10 @@ struct GpuDecoderOptions {
     // Total pages of keys and values, if several sequences share the cache; 0 for one sequence.
     std::uint32_t pages = 0;
     std::uint32_t lanes = 1;  // limit of batches in flight, for several sequences only
+    // For one sequence: the pages that fit into the GPU's memory; 0: all pages of the context. The
+    // other pages are in `evicted`, which outlives the decoder (paged_steps.h).
+    std::uint32_t slots = 0;
+    EvictedPages* evicted = nullptr;
     KvKind kv_kind = KvKind::f32;
     // The size limit of a buffer that holds a part of a table or of a layer's experts. 0: the
     // adapter's binding limit.
@@ -123,6 +128,9 @@ class GpuDecoder {
     std::uint32_t rows_max(std::uint32_t num_pages) const;
     std::uint32_t logit_rows_max() const { return sizes_.logit_rows; }
     bool finds_likeliest() const { return sizes_.likeliest; }
+    // Returns true if the GPU's memory has not room for all pages of the context. choose(), step()
+    // and begin_early() are then not available.
+    bool is_paged() const { return sizes_.staging_pages > 0; }
     std::uint32_t num_pages() const { return sizes_.pages; }
     std::uint32_t num_lanes() const { return sizes_.lanes; }
     // Returns the sizes that create() would choose for this device, so that a caller can check
@@ -213,7 +221,10 @@ class GpuDecoder {
     DecoderOps& ops() const { return *lanes_.front().ops; }
     std::uint32_t pages_at(std::uint32_t position) const { return position / kv_page_tokens + 1; }
     const std::vector<gpu::Command>& greedy_commands(std::uint32_t num_pages) const;
-    void append_likeliest();
+    void append_likeliest(std::uint32_t num_lists);
+    void run_paged(std::uint32_t head_row, std::uint32_t num_pages);
+    void copy_logits(std::function<void(Result<std::span<const float>>)> done);
+    void copy_likeliest(std::function<void(Result<std::span<const LikeliestList>>)> done);
     void advance_early();
     void read_early();
 
@@ -231,6 +242,7 @@ class GpuDecoder {
     DecoderSizes sizes_;
     std::unique_ptr<DecoderMemory> memory_;
     std::vector<Lane> lanes_;
+    std::unique_ptr<PagedSteps> paged_;  // if is_paged()
     gpu::BufferId id_readbacks_[num_readbacks], logit_readback_, likeliest_readback_;
     gpu::BufferId span_readback_;  // of a span: x, then keys and values
     gpu::BufferId page_readback_;  // made by the first read_page()

@@ -5,6 +5,8 @@
 //   @binding(3) kv     read        f32, or 2×f16 a word, or u8 codes: rope_store.wgsl
 //   @binding(4) parts  read_write  f32 [num_rows, num_heads, part_pages, head_dim]: sum of exp(score - peak) * v
 //   @binding(5) peaks  read_write  f32 [num_rows, num_heads, part_pages, 2]: peak score, sum of exp(score - peak)
+// A page whose entry in the page table is absent_page is left out: its part is computed by another dispatch, while the
+// page is in a staging slot (web-worker/decoder/paged_steps.h).
 // A page is a separate split whatever rows are computed together, so a row's bits depend on its position only (Dao et
 // al., "Flash-Decoding", 2023). Pages after the row's position are skipped, and
 // with a window those before it.
@@ -18,6 +20,7 @@
 //@ include rows.wgsl
 //@ include ../arithmetic.wgsl
 const block_heads: u32 = 8u;
+const absent_page: u32 = 0xffffffffu;
 override num_heads: u32;
 override num_kv_heads: u32;
 override head_dim: u32;    // size of a head: a multiple of 4, at most 256
@@ -89,6 +92,9 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   let part_pages = rows[part_pages_word];
   let quads = head_dim / 4u;
   let place = pages[rows[rows_word + 4u * row + 2u] + page];
+  if (place == absent_page) {
+    return;
+  }
 //@ for i in 0..wide
   let k_base = (place * 2u * num_kv_heads + kv_head) * page_tokens * quads;
 //@ end
