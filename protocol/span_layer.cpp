@@ -6,16 +6,19 @@
 #include <tuple>
 
 #include "protocol/check.h"
+#include "protocol/half.h"
 #include "protocol/text.h"
 
 namespace moex {
 namespace {
 
 constexpr unsigned char magic[4] = {0x4d, 0x78, 0x53, 0x6c};  // "MxSl"
-constexpr std::uint16_t version = 1;
-constexpr std::size_t experts_at = 96, alignment = 256;
-// Bits of the flags.
-constexpr unsigned norm_topk_prob = 1, qk_norm = 2, qkv_bias = 4, o_bias = 8, all_flags = 15;
+constexpr std::size_t alignment = 256;
+// Bits of the flags; those from 16 on are of version 2.
+constexpr unsigned norm_topk_prob = 1, qk_norm = 2, qkv_bias = 4, o_bias = 8,
+                   qk_norm_all_heads = 16, sinks = 32, router_bias = 64, truncates = 128;
+constexpr unsigned flags_of(unsigned version) { return version == 1 ? 15 : 255; }
+constexpr std::size_t experts_at(unsigned version) { return version == 1 ? 96 : 160; }
 // Limits of the sizes; they keep every product below 2^63.
 constexpr std::uint32_t hidden_max = 0xffff, heads_max = 4096, head_dim_max = 256,
                         experts_max = 1024, top_k_max = 64, inner_max = 1u << 20;
@@ -42,12 +45,31 @@ std::uint64_t matrix_bytes(SpanMatrix kind, std::uint64_t num_out, std::uint64_t
     return count / 2 + 4 * (count / group_size);
 }
 
-std::size_t tensors_at(std::size_t num_experts) {
-    return (experts_at + num_experts * sizeof(Sha256) + alignment - 1) / alignment * alignment;
+std::size_t tensors_at(unsigned version, std::size_t num_experts) {
+    const std::size_t end = experts_at(version) + num_experts * sizeof(Sha256);
+    return (end + alignment - 1) / alignment * alignment;
 }
 
 Error wrong(const char* field, std::uint64_t found) {
     return Error{ErrorCode::bad_field, text("layer of a span: ", field, " is ", found)};
+}
+
+// Checks the fields that only version 2 has.
+Status check_version_2(const SpanLayer& layer) {
+    if (layer.rotary_size > layer.head_dim || layer.rotary_size % 4 != 0)
+        return wrong("rotary_size", layer.rotary_size);
+    if (layer.qk_norm_all_heads && !layer.qk_norm) return wrong("norms of q and k", 0);
+    const RopeScaling& scaling = layer.rope_scaling;
+    for (const double value : {double{layer.attention_scale}, double{layer.expert_clamp}})
+        if (!std::isfinite(value) || value < 0)
+            return Error{ErrorCode::bad_field, "layer of a span: a number is negative"};
+    for (const double value : {double{layer.residual_multiplier}, scaling.beta_fast,
+                               scaling.beta_slow, scaling.attention_factor})
+        if (!std::isfinite(value) || value <= 0)
+            return Error{ErrorCode::bad_field, "layer of a span: a number is not positive"};
+    if (scaling.kind == RopeScalingKind::yarn && scaling.original_context_tokens == 0)
+        return wrong("original_context_tokens", 0);
+    return {};
 }
 
 Status check_shape(const SpanLayer& layer) {
@@ -81,32 +103,98 @@ Status check_shape(const SpanLayer& layer) {
          {layer.rope_scaling.low_freq_factor, layer.rope_scaling.high_freq_factor})
         if (!std::isfinite(value))
             return Error{ErrorCode::bad_field, "layer of a span: a number is not finite"};
+    return check_version_2(layer);
+}
+
+unsigned flags_of(const SpanLayer& layer) {
+    const auto flag = [](bool is_set, unsigned bit) { return is_set ? bit : 0; };
+    const unsigned flags = flag(layer.norm_topk_prob, norm_topk_prob) |
+                           flag(layer.qk_norm, qk_norm) | flag(layer.qkv_bias, qkv_bias) |
+                           flag(layer.o_bias, o_bias);
+    if (span_layer_version(layer) == 1) return flags;
+    return flags | flag(layer.qk_norm_all_heads, qk_norm_all_heads) | flag(layer.sinks, sinks) |
+           flag(layer.router_bias, router_bias) | flag(layer.rope_scaling.truncate, truncates);
+}
+
+void take_flags(unsigned flags, unsigned version, SpanLayer& layer) {
+    const auto has = [&](unsigned bit) { return (flags & bit) != 0; };
+    layer.norm_topk_prob = has(norm_topk_prob);
+    layer.qk_norm = has(qk_norm);
+    layer.qkv_bias = has(qkv_bias);
+    layer.o_bias = has(o_bias);
+    if (version == 1) return;
+    layer.qk_norm_all_heads = has(qk_norm_all_heads);
+    layer.sinks = has(sinks);
+    layer.router_bias = has(router_bias);
+    layer.rope_scaling.truncate = has(truncates);
+}
+
+// Writes and reads the 64 bytes of the header that version 2 adds.
+void write_version_2(ByteWriter& out, const SpanLayer& layer) {
+    out.u32(layer.window);
+    out.u32(layer.rotary_size);
+    for (const float value : {layer.attention_scale, layer.residual_multiplier, layer.expert_clamp})
+        out.u32(detail::bits_of_float(value));
+    out.u32(static_cast<std::uint32_t>(layer.rope_scaling.kind));
+    for (const double value : {layer.rope_scaling.beta_fast, layer.rope_scaling.beta_slow,
+                               layer.rope_scaling.attention_factor})
+        out.u64(bits_of(value));
+    for (int i = 0; i < 4; ++i) out.u32(0);
+}
+Status read_version_2(ByteReader& in, SpanLayer& layer) {
+    layer.window = in.u32();
+    layer.rotary_size = in.u32();
+    for (float* field : {&layer.attention_scale, &layer.residual_multiplier, &layer.expert_clamp})
+        *field = detail::float_of_bits(in.u32());
+    const std::uint32_t kind = in.u32();
+    for (double* field : {&layer.rope_scaling.beta_fast, &layer.rope_scaling.beta_slow,
+                          &layer.rope_scaling.attention_factor})
+        *field = double_of(in.u64());
+    std::uint32_t pad = 0;
+    for (int i = 0; i < 4; ++i) pad |= in.u32();
+    if (kind > static_cast<std::uint32_t>(RopeScalingKind::yarn))
+        return wrong("kind of the stretch", kind);
+    if (pad != 0) return wrong("pad", pad);
+    layer.rope_scaling.kind = static_cast<RopeScalingKind>(kind);
     return {};
 }
 
 }  // namespace
+
+std::uint16_t span_layer_version(const SpanLayer& layer) {
+    const SpanLayer plain;
+    const bool is_first =
+        !layer.qk_norm_all_heads && !layer.sinks && !layer.router_bias && layer.window == 0 &&
+        layer.rotary_size == 0 && layer.attention_scale == plain.attention_scale &&
+        layer.residual_multiplier == plain.residual_multiplier && layer.expert_clamp == 0 &&
+        (layer.rope_scaling.factor == 1.0 || layer.rope_scaling.kind == RopeScalingKind::llama3);
+    return is_first ? 1 : 2;
+}
 
 bool same_span_shape(const SpanLayer& a, const SpanLayer& b) {
     const auto all = [](const SpanLayer& one) {
         return std::tuple(one.hidden_size, one.num_heads, one.num_kv_heads, one.head_dim,
                           one.num_experts, one.top_k, one.moe_intermediate_size, one.group_size,
                           one.norm_topk_prob, one.qk_norm, one.qkv_bias, one.o_bias, one.attention,
-                          one.router, one.rms_norm_eps, one.rope_theta, one.rope_scaling.factor,
-                          one.rope_scaling.low_freq_factor, one.rope_scaling.high_freq_factor,
-                          one.rope_scaling.original_context_tokens);
+                          one.router, one.rms_norm_eps, one.rope_theta, one.qk_norm_all_heads,
+                          one.sinks, one.router_bias, one.rotary_size, one.attention_scale,
+                          one.residual_multiplier, one.expert_clamp);
     };
-    return all(a) == all(b);
+    return all(a) == all(b) && a.rope_scaling == b.rope_scaling;
 }
 
 std::array<std::uint64_t, num_span_tensors> span_tensor_bytes(const SpanLayer& layer) {
     const std::uint64_t hidden = layer.hidden_size, head = layer.head_dim,
-                        q = layer.num_heads * head, qkv = q + 2 * layer.num_kv_heads * head;
+                        q = layer.num_heads * head, kv = layer.num_kv_heads * head,
+                        qkv = q + 2 * kv;
     return {4 * hidden,
             4 * hidden,
-            layer.qk_norm ? 4 * head : 0,
-            layer.qk_norm ? 4 * head : 0,
+            layer.qk_norm ? 4 * (layer.qk_norm_all_heads ? q : head) : 0,
+            layer.qk_norm ? 4 * (layer.qk_norm_all_heads ? kv : head) : 0,
             layer.qkv_bias ? 4 * qkv : 0,
             layer.o_bias ? 4 * hidden : 0,
+            layer.sinks ? 4 * std::uint64_t{layer.num_heads} : 0,
+            layer.router_bias ? 4 * std::uint64_t{layer.num_experts} : 0,
             matrix_bytes(layer.attention, qkv, hidden, layer.group_size),
             matrix_bytes(layer.attention, hidden, q, layer.group_size),
             matrix_bytes(layer.router, layer.num_experts, hidden, layer.group_size)};
@@ -115,15 +203,14 @@ std::array<std::uint64_t, num_span_tensors> span_tensor_bytes(const SpanLayer& l
 Bytes encode_span_layer(const SpanLayer& layer) {
     MOEX_CHECK(check_shape(layer).ok() && layer.experts.size() == layer.num_experts,
                "a layer of a span has another shape");
+    const std::uint16_t version = span_layer_version(layer);
     const auto sizes = span_tensor_bytes(layer);
     std::uint64_t all = 0;
     for (const std::uint64_t size : sizes) all += size;
-    ByteWriter out(tensors_at(layer.num_experts) + all);
+    ByteWriter out(tensors_at(version, layer.num_experts) + all);
     for (const unsigned char byte : magic) out.u8(byte);
     out.u16(version);
-    out.u16(static_cast<std::uint16_t>(
-        (layer.norm_topk_prob ? norm_topk_prob : 0u) | (layer.qk_norm ? qk_norm : 0u) |
-        (layer.qkv_bias ? qkv_bias : 0u) | (layer.o_bias ? o_bias : 0u)));
+    out.u16(static_cast<std::uint16_t>(flags_of(layer)));
     for (const std::uint32_t value :
          {layer.layer, layer.hidden_size, layer.num_heads, layer.num_kv_heads, layer.head_dim,
           layer.num_experts, layer.top_k, layer.moe_intermediate_size, layer.group_size})
@@ -137,6 +224,7 @@ Bytes encode_span_layer(const SpanLayer& layer) {
         out.u64(bits_of(value));
     out.u32(layer.rope_scaling.original_context_tokens);
     out.u32(0);
+    if (version == 2) write_version_2(out, layer);
     for (const Sha256& hash : layer.experts) out.raw(std::as_bytes(std::span(hash)));
     out.pad_to(alignment);
     for (std::size_t i = 0; i < num_span_tensors; ++i) {
@@ -152,11 +240,11 @@ Result<SpanLayer> decode_span_layer(ByteView bytes) {
     const ByteView found = in.take(sizeof magic);
     if (in.overrun() || std::memcmp(found.data(), magic, sizeof magic) != 0)
         return Error{ErrorCode::bad_magic, "a layer of a span does not begin with MxSl"};
-    if (const unsigned found_version = in.u16(); found_version != version)
-        return Error{ErrorCode::unsupported_version,
-                     text("layer of a span, version ", found_version)};
+    const unsigned version = in.u16();
+    if (version != 1 && version != 2)
+        return Error{ErrorCode::unsupported_version, text("layer of a span, version ", version)};
     const unsigned flags = in.u16();
-    if ((flags & ~all_flags) != 0)
+    if ((flags & ~flags_of(version)) != 0)
         return Error{ErrorCode::unknown_flags, text("layer of a span, flags ", flags)};
 
     SpanLayer layer;
@@ -171,6 +259,7 @@ Result<SpanLayer> decode_span_layer(ByteView bytes) {
         *field = double_of(in.u64());
     layer.rope_scaling.original_context_tokens = in.u32();
     const std::uint32_t more_pad = in.u32();
+    const Status added = version == 2 ? read_version_2(in, layer) : Status{};
     if (in.overrun())
         return Error{ErrorCode::payload_size,
                      text("a layer of a span of ", bytes.size(), " bytes ends in its header")};
@@ -178,14 +267,15 @@ Result<SpanLayer> decode_span_layer(ByteView bytes) {
     if (pad != 0 || more_pad != 0) return wrong("pad", pad != 0 ? pad : more_pad);
     layer.attention = static_cast<SpanMatrix>(attention);
     layer.router = static_cast<SpanMatrix>(router);
-    layer.norm_topk_prob = (flags & norm_topk_prob) != 0;
-    layer.qk_norm = (flags & qk_norm) != 0;
-    layer.qkv_bias = (flags & qkv_bias) != 0;
-    layer.o_bias = (flags & o_bias) != 0;
+    MOEX_TRY(added);
+    take_flags(flags, version, layer);
     MOEX_TRY(check_shape(layer));
+    // A layer has one form, so that its hash follows from its contents.
+    if (span_layer_version(layer) != version)
+        return wrong("version of a layer without fields of version 2", version);
 
     const auto sizes = span_tensor_bytes(layer);
-    std::uint64_t all = tensors_at(layer.num_experts);
+    std::uint64_t all = tensors_at(version, layer.num_experts);
     for (const std::uint64_t size : sizes) all += size;
     if (bytes.size() != all)
         return Error{ErrorCode::payload_size,
@@ -195,7 +285,7 @@ Result<SpanLayer> decode_span_layer(ByteView bytes) {
         const ByteView one = in.take(sizeof(Sha256));
         std::memcpy(hash.data(), one.data(), one.size());
     }
-    for (const std::byte byte : in.take(tensors_at(layer.num_experts) - in.offset_bytes()))
+    for (const std::byte byte : in.take(tensors_at(version, layer.num_experts) - in.offset_bytes()))
         if (byte != std::byte{0}) return wrong("pad", std::to_integer<unsigned>(byte));
     for (std::size_t i = 0; i < num_span_tensors; ++i) layer.tensors[i] = in.take(sizes[i]);
     return layer;

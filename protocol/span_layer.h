@@ -1,6 +1,8 @@
 // SpanLayer: everything that a worker needs to compute one layer of a model whole, except the blobs
 // of the layer's experts, which it names. The hub serves it as a blob, by its SHA-256. A worker
 // therefore needs no file of the package and no knowledge of tensor names.
+// A blob has one of two versions. Version 1 describes the layers of Qwen3, Qwen2 and Llama; a layer
+// with a window, sinks or any other field that version 1 does not have is written in version 2.
 // Source: PROTOCOL.md, "Layer of a span", has every byte.
 #pragma once
 
@@ -26,11 +28,13 @@ enum class SpanTensor : std::uint8_t {
     k_norm,
     qkv_bias,
     o_bias,
-    qkv,  // q, k and v, stacked by rows
+    sinks,        // version 2
+    router_bias,  // version 2
+    qkv,          // q, k and v, stacked by rows
     o,
     router,
 };
-inline constexpr std::size_t num_span_tensors = 9;
+inline constexpr std::size_t num_span_tensors = 11;
 
 struct SpanLayer {
     std::uint32_t layer = 0;
@@ -41,13 +45,23 @@ struct SpanLayer {
     SpanMatrix attention = SpanMatrix::bf16, router = SpanMatrix::bf16;
     double rms_norm_eps = 0, rope_theta = 0;
     RopeScaling rope_scaling;
+    // Fields of version 2; hub/model/layer_plan.h says what they mean.
+    bool qk_norm_all_heads = false, sinks = false, router_bias = false;
+    std::uint32_t window = 0, rotary_size = 0;
+    float attention_scale = 0, residual_multiplier = 1;
+    float expert_clamp = 0;  // of clamped experts; 0: plain experts
+
     std::vector<Sha256> experts;                     // [num_experts], blobs of the experts
     std::array<ByteView, num_span_tensors> tensors;  // borrowed
 
     ByteView tensor(SpanTensor which) const { return tensors[static_cast<std::size_t>(which)]; }
 };
 
-// Returns true if two layers have the same shape, so that one span may hold both.
+// Returns the version in which a layer is written: 2 if it has a field that version 1 lacks.
+std::uint16_t span_layer_version(const SpanLayer& layer);
+
+// Returns true if two layers have the same shape, so that one span may hold both. Their windows may
+// differ.
 bool same_span_shape(const SpanLayer& a, const SpanLayer& b);
 
 // Returns the bytes that each tensor must have.

@@ -240,6 +240,7 @@ struct WorkerCore::State {
         }
         if (offers_spans()) {
             hello.caps.push_back(span_cap);
+            hello.caps.push_back(span2_cap);
             hello.span_kv_bytes = spans_bytes() / span_kv_share;
             hello.span_bytes = spans_bytes() - hello.span_kv_bytes;
         }

@@ -65,6 +65,13 @@ Result<SpanResult> SpanSteps::wait(const PlannedSpan& span, std::unique_ptr<Span
 void SpanSteps::read_kv(const SequenceRow& row, std::uint32_t layer, std::uint32_t position,
                         std::byte* out) const {
     const std::size_t size = std::size_t{config_.num_kv_heads} * config_.head_dim;
+    // Rows that no window sees any more are gone. A worker gets zeros in their place, and does not
+    // read them either.
+    if (config_.layers[layer].window > 0 &&
+        !row.kv->has_window_rows(position / row.kv->page_tokens())) {
+        std::fill_n(out, 2 * size * sizeof(half), std::byte{0});
+        return;
+    }
     halves_of_floats(row.kv->k(layer, position).data(), size, out);
     halves_of_floats(row.kv->v(layer, position).data(), size, out + size * sizeof(half));
 }

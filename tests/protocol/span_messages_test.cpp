@@ -1,5 +1,7 @@
 #include "protocol/span_messages.h"
 
+#include <functional>
+
 #include "protocol/span_layer.h"
 #include "tests/protocol/frame_samples.h"
 
@@ -202,7 +204,8 @@ struct LayerSample {
                     .rms_norm_eps = 1e-6,
                     .rope_theta = 1e4,
                     .experts = std::vector<Sha256>(3)};
-    LayerSample() {
+    LayerSample() { give_tensors(); }
+    void give_tensors() {
         layer.experts[2].fill(std::byte{0xcd});
         const auto sizes = span_tensor_bytes(layer);
         for (std::size_t i = 0; i < sizes.size(); ++i)
@@ -223,11 +226,113 @@ TEST(SpanLayerTest, ComesBack) {
     EXPECT_EQ(encode_span_layer(*got), bytes);
 }
 
+// A layer of gpt-oss's kind. Its header has 160 bytes.
+LayerSample second_version() {
+    LayerSample sample;
+    SpanLayer& layer = sample.layer;
+    layer.sinks = layer.router_bias = true;
+    layer.window = 16;
+    layer.rotary_size = 8;
+    layer.attention_scale = 0.125f;
+    layer.residual_multiplier = 0.5f;
+    layer.expert_clamp = 7;
+    layer.rope_scaling = {.factor = 32,
+                          .original_context_tokens = 4096,
+                          .kind = RopeScalingKind::yarn,
+                          .beta_fast = 31,
+                          .beta_slow = 2,
+                          .attention_factor = 1.25,
+                          .truncate = false};
+    sample.give_tensors();
+    return sample;
+}
+
+TEST(SpanLayerTest, EachFieldOfVersion2ComesBack) {
+    const LayerSample sample = second_version();
+    const Bytes bytes = encode_span_layer(sample.layer);
+    EXPECT_EQ(bytes[4], std::byte{2});
+    const auto got = decode_span_layer(bytes);
+    ASSERT_TRUE(got.ok()) << got.error().message;
+    EXPECT_TRUE(same_span_shape(*got, sample.layer));
+    EXPECT_EQ(got->window, 16u);
+    EXPECT_EQ(got->experts, sample.layer.experts);
+    EXPECT_EQ(got->rope_scaling, sample.layer.rope_scaling);
+    EXPECT_EQ(got->tensor(SpanTensor::sinks).size(), 4 * 4u);
+    EXPECT_EQ(got->tensor(SpanTensor::router_bias).size(), 4 * 3u);
+    EXPECT_EQ(encode_span_layer(*got), bytes);
+
+    // Each field alone makes the second version, and no other layer has its shape.
+    const auto alone = [](const std::function<void(SpanLayer&)>& change) {
+        LayerSample changed;
+        change(changed.layer);
+        changed.give_tensors();
+        EXPECT_EQ(span_layer_version(changed.layer), 2);
+        const Bytes encoded = encode_span_layer(changed.layer);
+        EXPECT_EQ(encode_span_layer(decode_span_layer(encoded).value()), encoded);
+        return same_span_shape(changed.layer, LayerSample().layer);
+    };
+    EXPECT_TRUE(alone([](SpanLayer& layer) { layer.window = 1; }));
+    EXPECT_FALSE(alone([](SpanLayer& layer) { layer.qk_norm_all_heads = true; }));
+    EXPECT_FALSE(alone([](SpanLayer& layer) { layer.sinks = true; }));
+    EXPECT_FALSE(alone([](SpanLayer& layer) { layer.router_bias = true; }));
+    EXPECT_FALSE(alone([](SpanLayer& layer) { layer.rotary_size = 4; }));
+    EXPECT_FALSE(alone([](SpanLayer& layer) { layer.attention_scale = 1; }));
+    EXPECT_FALSE(alone([](SpanLayer& layer) { layer.residual_multiplier = 2; }));
+    EXPECT_FALSE(alone([](SpanLayer& layer) { layer.expert_clamp = 7; }));
+    EXPECT_FALSE(alone([](SpanLayer& layer) {
+        layer.rope_scaling = {.factor = 2, .kind = RopeScalingKind::linear};
+    }));
+}
+
+TEST(SpanLayerTest, DamagedVersion2IsRefused) {
+    const Bytes bytes = encode_span_layer(second_version().layer);
+    const auto damaged = [&](std::size_t at, std::uint32_t value) {
+        return verdict(decode_span_layer(with_u32(bytes, at, value)));
+    };
+    EXPECT_EQ(verdict(decode_span_layer(with_u16(bytes, 4, 3))), "unsupported_version");
+    EXPECT_EQ(verdict(decode_span_layer(with_u16(bytes, 4, 1))), "unknown_flags");
+    EXPECT_EQ(verdict(decode_span_layer(with_u16(bytes, 6, 256))), "unknown_flags");
+    EXPECT_EQ(damaged(88, 0), "bad_field");  // original_context_tokens of yarn
+    EXPECT_EQ(damaged(100, 6), "bad_field");
+    EXPECT_EQ(damaged(100, 20), "bad_field");     // rotary_size beyond head_dim
+    for (const std::size_t at : {104, 108, 112})  // scale, multiplier, clamp
+        for (const std::uint32_t value : {0x7f800000u, 0x7fc00000u, 0xbf800000u})
+            EXPECT_EQ(damaged(at, value), "bad_field") << at << ' ' << value;
+    EXPECT_EQ(damaged(108, 0), "bad_field");
+    EXPECT_EQ(damaged(116, 3), "bad_field");  // kind of the stretch
+    for (const std::size_t at : {120, 128, 136})
+        EXPECT_EQ(damaged(at + 4, 0x7ff00000), "bad_field") << at;
+    for (const std::size_t at : {144, 148, 152, 156}) EXPECT_EQ(damaged(at, 1), "bad_field") << at;
+
+    // A layer that version 1 can describe has no second form.
+    LayerSample plain;
+    Bytes other = encode_span_layer(plain.layer);
+    other[4] = std::byte{2};
+    Bytes added(64);
+    added[14] = std::byte{0x80};
+    added[15] = std::byte{0x3f};  // residual_multiplier 1
+    for (const std::size_t at : {24, 32, 40}) {
+        added[at + 6] = std::byte{0xf0};
+        added[at + 7] = std::byte{0x3f};  // 1.0
+    }
+    other.erase(other.begin() + 96 + 96, other.begin() + 96 + 96 + 64);
+    other.insert(other.begin() + 96, added.begin(), added.end());
+    const auto refused = decode_span_layer(other);
+    ASSERT_FALSE(refused.ok());
+    EXPECT_NE(refused.error().message.find("version"), std::string::npos)
+        << refused.error().message;
+    for (std::size_t size : {std::size_t{96}, std::size_t{159}, bytes.size() - 4}) {
+        const Bytes part(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(size));
+        EXPECT_EQ(verdict(decode_span_layer(part)), "payload_size") << size;
+    }
+}
+
 TEST(SpanLayerTest, DamagedLayersAreRefused) {
     const LayerSample sample;
     const Bytes bytes = encode_span_layer(sample.layer);
     EXPECT_EQ(verdict(decode_span_layer(with_byte(bytes, 0, 0))), "bad_magic");
-    EXPECT_EQ(verdict(decode_span_layer(with_u16(bytes, 4, 2))), "unsupported_version");
+    EXPECT_EQ(bytes[4], std::byte{1});
+    EXPECT_EQ(verdict(decode_span_layer(with_u16(bytes, 4, 3))), "unsupported_version");
     EXPECT_EQ(verdict(decode_span_layer(with_u16(bytes, 6, 16))), "unknown_flags");
     for (const std::size_t at : {12, 16, 20, 24, 28, 32, 36, 40})  // sizes
         for (const std::uint32_t value : {0u, 33u, 0xffffffffu})

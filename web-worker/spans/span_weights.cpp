@@ -55,6 +55,15 @@ DecoderModel SpanWeights::model(std::uint32_t context_tokens) const {
     model.rms_norm_eps = layer.rms_norm_eps;
     model.rope_theta = layer.rope_theta;
     model.rope_scaling = layer.rope_scaling;
+    model.qk_norm_all_heads = layer.qk_norm_all_heads;
+    model.sinks = layer.sinks;
+    model.router_bias = layer.router_bias;
+    model.rotary_size = layer.rotary_size;
+    for (const SpanLayer& one : layers_) model.layer_window.push_back(one.window);
+    model.attention_scale = layer.attention_scale;
+    model.residual_multiplier = layer.residual_multiplier;
+    model.expert_bias = layer.expert_clamp > 0;
+    model.expert_limit = layer.expert_clamp;
     model.attention_kind = kind_of(layer.attention);
     model.router_kind = kind_of(layer.router);
     model.expert_kind = WeightKind::int4;
@@ -83,6 +92,8 @@ Status SpanWeights::read(const WeightPart& part, const Append& append) {
         case Name::k_norm: return give(SpanTensor::k_norm);
         case Name::qkv_bias: return give(SpanTensor::qkv_bias);
         case Name::o_bias: return give(SpanTensor::o_bias);
+        case Name::sinks: return give(SpanTensor::sinks);
+        case Name::router_bias: return give(SpanTensor::router_bias);
         case Name::ffn: {
             const auto found = experts_.find({part.layer, part.expert});
             if (found == experts_.end()) break;

@@ -182,6 +182,7 @@ class SpanWorker : public SpanHost {
         return layer.hidden_size == welcome.limits.hidden_size &&
                layer.num_experts == welcome.limits.num_experts &&
                layer.moe_intermediate_size == welcome.expert_shape.moe_intermediate_size &&
+               layer.expert_clamp == welcome.expert_shape.clamp &&
                layer.group_size == welcome.expert_shape.group_size;
     }
 

@@ -4,7 +4,6 @@
 #include "hub/base/sha256.h"
 #include "hub/commands/gpu/package_weights.h"
 #include "protocol/signed_package.h"
-#include "protocol/span_layer.h"
 #include "protocol/thread_name.h"
 
 namespace moex {
@@ -24,6 +23,7 @@ constexpr std::array<WeightPart::Name, num_span_tensors> part_names = {
     WeightPart::Name::input_norm, WeightPart::Name::post_attention_norm,
     WeightPart::Name::q_norm,     WeightPart::Name::k_norm,
     WeightPart::Name::qkv_bias,   WeightPart::Name::o_bias,
+    WeightPart::Name::sinks,      WeightPart::Name::router_bias,
     WeightPart::Name::qkv,        WeightPart::Name::o,
     WeightPart::Name::router};
 
@@ -98,25 +98,45 @@ std::shared_ptr<const Bytes> SpanLayers::find(const Sha256& hash) const {
     return nullptr;
 }
 
+// Describes a layer, without its experts and tensors.
+SpanLayer SpanLayers::shape_of(std::uint32_t index) const {
+    return {.layer = index,
+            .hidden_size = model_.hidden_size,
+            .num_heads = model_.num_heads,
+            .num_kv_heads = model_.num_kv_heads,
+            .head_dim = model_.head_dim,
+            .num_experts = model_.num_experts,
+            .top_k = model_.top_k,
+            .moe_intermediate_size = model_.moe_intermediate_size,
+            .group_size = model_.group_size,
+            .norm_topk_prob = model_.norm_topk_prob,
+            .qk_norm = model_.qk_norm,
+            .qkv_bias = model_.qkv_bias,
+            .o_bias = model_.o_bias,
+            .attention = matrix_of(model_.attention_kind),
+            .router = matrix_of(model_.router_kind),
+            .rms_norm_eps = model_.rms_norm_eps,
+            .rope_theta = model_.rope_theta,
+            .rope_scaling = model_.rope_scaling,
+            .qk_norm_all_heads = model_.qk_norm_all_heads,
+            .sinks = model_.sinks,
+            .router_bias = model_.router_bias,
+            .window = model_.window(index),
+            .rotary_size = model_.rotary_size,
+            .attention_scale = model_.attention_scale,
+            .residual_multiplier = model_.residual_multiplier,
+            .expert_clamp = model_.expert_limit};
+}
+
+std::uint16_t SpanLayers::version() const {
+    std::uint16_t version = 1;
+    for (std::uint32_t index = 0; index < model_.num_layers; ++index)
+        if (model_.is_moe(index)) version = std::max(version, span_layer_version(shape_of(index)));
+    return version;
+}
+
 Result<Bytes> SpanLayers::make(std::uint32_t index) const {
-    SpanLayer layer{.layer = index,
-                    .hidden_size = model_.hidden_size,
-                    .num_heads = model_.num_heads,
-                    .num_kv_heads = model_.num_kv_heads,
-                    .head_dim = model_.head_dim,
-                    .num_experts = model_.num_experts,
-                    .top_k = model_.top_k,
-                    .moe_intermediate_size = model_.moe_intermediate_size,
-                    .group_size = model_.group_size,
-                    .norm_topk_prob = model_.norm_topk_prob,
-                    .qk_norm = model_.qk_norm,
-                    .qkv_bias = model_.qkv_bias,
-                    .o_bias = model_.o_bias,
-                    .attention = matrix_of(model_.attention_kind),
-                    .router = matrix_of(model_.router_kind),
-                    .rms_norm_eps = model_.rms_norm_eps,
-                    .rope_theta = model_.rope_theta,
-                    .rope_scaling = model_.rope_scaling};
+    SpanLayer layer = shape_of(index);
     for (std::uint32_t expert = 0; expert < model_.num_experts; ++expert)
         layer.experts.push_back(package_->blob_hash(index, expert));
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "hub/model/package/package.h"
+#include "protocol/span_layer.h"
 #include "protocol/span_messages.h"
 #include "web-worker/decoder/decoder_model.h"
 
@@ -27,6 +28,8 @@ class SpanLayers {
                                                     Sign sign);
     ~SpanLayers();
 
+    // Returns the newest version of a layer's blob that a worker must know to hold any layer.
+    std::uint16_t version() const;
     // Returns the hash and the size of a layer's blob; nullopt until the layer was hashed, and for
     // a dense layer. Thread-safe.
     std::optional<SpanAssign::Layer> layer(std::uint32_t index) const;
@@ -36,6 +39,7 @@ class SpanLayers {
   private:
     SpanLayers(std::shared_ptr<const ModelPackage> package, DecoderModel model, Sign sign);
     Result<SpanAssign::Layer> describe(std::uint32_t index) const;
+    SpanLayer shape_of(std::uint32_t index) const;
     Result<Bytes> make(std::uint32_t index) const;
     void hash_all();
 

@@ -492,6 +492,7 @@ void HubProgram::join_rooms() {
             return span_layers_->layer(layer);
         };
         swarm_options.spans.has_weights = has_weights_for_checks();
+        swarm_options.spans.layer_version = span_layers_->version();
         swarm_options.spans.kv_size = config.num_kv_heads * config.head_dim;
         swarm_options.spans.context_tokens = std::min(config.context_tokens, 32768u);
         if (model_.arithmetic == Arithmetic::exact) swarm_options.spans.tolerance = 0.2;

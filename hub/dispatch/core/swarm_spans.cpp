@@ -20,9 +20,11 @@ constexpr std::size_t steps_max = 512;
 SwarmSpans::SwarmSpans(SwarmState& swarm) : SwarmPart(swarm) {}
 
 void SwarmSpans::on_hello(Worker& worker, const Hello& hello) {
-    const auto& caps = hello.caps;
-    if (!options_.spans.on || hello.span_bytes == 0 ||
-        std::find(caps.begin(), caps.end(), span_cap) == caps.end() ||
+    const auto lists = [&](const char* cap) {
+        return std::find(hello.caps.begin(), hello.caps.end(), cap) != hello.caps.end();
+    };
+    if (!options_.spans.on || hello.span_bytes == 0 || !lists(span_cap) ||
+        (options_.spans.layer_version > 1 && !lists(span2_cap)) ||
         liars_.contains(worker.worker_key))
         return;
     rooms_[worker.id] = {

@@ -16,6 +16,8 @@ struct SpanOptions {
     // Returns the blob of a layer (protocol/span_layer.h); nullopt while it is not known yet, or if
     // no worker may compute the layer whole.
     std::function<std::optional<SpanAssign::Layer>(std::uint32_t layer)> layer_of;
+    // The newest version of these blobs. Workers that do not know it get no spans.
+    std::uint16_t layer_version = 1;
     std::uint32_t kv_size = 0;  // num_kv_heads * head_dim
     std::uint32_t context_tokens = 0;
     // The hub itself computes this many layers at the begin and at the end: an embedding row gives

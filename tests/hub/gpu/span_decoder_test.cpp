@@ -1,260 +1,31 @@
 // Tests spans on a Vulkan device (lavapipe if there is no GPU): the hub's decoder computes some
 // layers, and a worker's decoder the others, over the same wire messages as between processes.
-#include "web-worker/spans/span_decoder.h"
+#include "tests/hub/gpu/local_spans.h"
 
-#include <cmath>
-#include <cstdlib>
-#include <cstring>
 #include <fstream>
 #include <iostream>
-#include <map>
 #include <numeric>
 
 #include <nlohmann/json.hpp>
 
-#include "hub/commands/gpu/span_layers.h"
-#include "hub/engine/scores.h"
-#include "hub/engine/span_backend.h"
-#include "tests/hub/engine/engine_fixture.h"
-#include "tests/hub/gpu/requests.h"
-#include "tests/support/posted_loop.h"
 #include "tests/support/repository.h"
-#include "web-worker/gpu/vulkan/vulkan_device.h"
-#include "web-worker/spans/span_weights.h"
 
 namespace moex {
 namespace {
 
-using Range = std::pair<std::uint32_t, std::uint32_t>;
-
-std::shared_ptr<const ModelPackage> demo() {
-    static const auto package = must(ModelPackage::open(repository() / "static/models/demo"));
-    return package;
+const SpannedModel& demo() {
+    static const SpannedModel model(must(ModelPackage::open(repository() / "static/models/demo")));
+    return model;
 }
 
-// The demo's layers, once all of them are hashed.
-SpanLayers& demo_layers() {
-    static const auto layers = must(SpanLayers::open(demo(), {}));
-    while (!layers->layer(demo()->config().num_layers - 1)) std::this_thread::yield();
-    return *layers;
-}
-
-// A worker's part: the spans of one GPU.
-class Holder {
-  public:
-    Holder() : device_(must(gpu::open_vulkan_device({}, loop_.poster()))) {}
-
-    std::unique_ptr<SpanDecoder> load(Range range, std::uint32_t pages = 8) {
-        std::vector<Bytes> blobs;
-        for (std::uint32_t layer = range.first; layer < range.second; ++layer)
-            blobs.push_back(*demo_layers().find(demo_layers().layer(layer)->blob));
-        SpanWeights weights = must(SpanWeights::of_layers(std::move(blobs), range.first));
-        for (std::uint32_t i = 0; i < weights.layers().size(); ++i)
-            for (std::uint32_t expert = 0; expert < weights.layers()[i].experts.size(); ++expert) {
-                const ByteView blob = must(demo()->blob(weights.layers()[i].experts[expert]));
-                weights.add_expert(i, expert, Bytes(blob.begin(), blob.end()));
-            }
-        constexpr std::uint32_t context_tokens = 512;
-        bool finished = false;
-        std::unique_ptr<GpuDecoder> decoder;
-        GpuDecoder::create(*device_, weights.model(context_tokens),
-                           {.rows_max = 16, .pages = pages, .kv_kind = KvKind::f16}, weights,
-                           [&](Result<std::unique_ptr<GpuDecoder>> made) {
-                               finished = true;
-                               decoder = must(std::move(made));
-                           });
-        if (!finished) loop_.run_until(finished);
-        return std::make_unique<SpanDecoder>(std::move(decoder), context_tokens);
-    }
-
-    SpanAnswer step(SpanDecoder& span, const SpanStep& step) {
-        bool finished = false;
-        std::optional<Result<SpanAnswer>> answer;
-        span.step(step, [&](Result<SpanAnswer> came) {
-            finished = true;
-            answer.emplace(std::move(came));
-        });
-        if (!finished) loop_.run_until(finished);
-        return must(std::move(*answer));
-    }
-
-  private:
-    test::PostedLoop loop_;
-    std::unique_ptr<gpu::Device> device_;
+struct DemoSpans : LocalSpans {
+    explicit DemoSpans(const std::vector<Range>& ranges) : LocalSpans(demo(), ranges) {}
 };
 
-Holder& holder() {
-    static Holder one;
-    return one;
-}
-
-// Sends every step through the given spans. Each message is encoded and decoded, as on a wire.
-class LocalSpans : public SpanBackend {
-  public:
-    explicit LocalSpans(const std::vector<Range>& ranges) {
-        for (const Range& range : ranges) spans_[range] = {holder().load(range), {}};
-        limits_.hidden_size = demo()->config().hidden_size;
-        limits_.num_layers = demo()->config().num_layers;
-        limits_.num_experts = demo()->config().num_experts;
-    }
-
-    std::vector<PlannedSpan> plan(const SpanBatch& batch) override {
-        std::vector<PlannedSpan> plan;
-        for (auto& [range, held] : spans_) {
-            plan.push_back({range.first, range.first, range.second, use_});
-            if (use_ == SpanUse::here) continue;
-            for (std::size_t i = 0; i < batch.sequences.size(); ++i) bring(range, held, batch, i);
-        }
-        return plan;
-    }
-
-    std::unique_ptr<SpanRound> submit(const PlannedSpan& planned,
-                                      std::span<const SpanSequence> sequences,
-                                      std::span<const float> x) override {
-        auto& held = spans_.at({planned.first_layer, planned.end_layer});
-        const std::uint32_t hidden = limits_.hidden_size;
-        SpanStep step{.step = ++steps_,
-                      .span = planned.id,
-                      .sequences = {sequences.begin(), sequences.end()},
-                      .x = {x.begin(), x.end()}};
-        for (const SpanSequence& one : sequences)
-            held.known[one.id] = one.num_before + one.num_rows;
-        const SpanStep received = must(decode_span_step(encode_span_step(step, hidden), limits_));
-        const SpanAnswer answer = must(decode_span_answer(
-            encode_span_answer(holder().step(*held.decoder, received), hidden), limits_));
-        EXPECT_EQ(answer.verdict, SpanVerdict::done);
-        ++trips_;
-        return std::make_unique<Round>(answer, fails_);
-    }
-    void record(const PlannedSpan&, std::uint32_t, Duration took) override {
-        EXPECT_GT(took.count(), 0);
-    }
-    void ended(std::uint64_t sequence) override {
-        for (auto& [range, held] : spans_) held.decoder->end({&sequence, 1});
-    }
-
-    SpanUse use_ = SpanUse::away;
-    bool fails_ = false;
-    std::uint32_t trips_ = 0, brought_ = 0, compared_ = 0;
-
-  private:
-    struct Held {
-        std::unique_ptr<SpanDecoder> decoder;
-        std::map<std::uint64_t, std::uint32_t> known;
-    };
-    class Round : public SpanRound {
-      public:
-        Round(SpanAnswer answer, bool fails) : answer_(std::move(answer)), fails_(fails) {}
-        Result<SpanResult> wait(std::stop_token) override {
-            if (fails_) return Error{ErrorCode::timeout, "the answer is late"};
-            return SpanResult{answer_.x, answer_.kv, 7, true};
-        }
-        // The hub's own arithmetic differs from the GPU's by its order of sums and by f16 keys.
-        void compare(std::span<const float> before, std::span<const float> x, Bytes kv) override {
-            double difference = 0, change = 0;
-            for (std::size_t i = 0; i < x.size(); ++i) {
-                difference += std::pow(double{x[i]} - answer_.x[i], 2);
-                change += std::pow(double{x[i]} - before[i], 2);
-            }
-            EXPECT_LT(std::sqrt(difference / change), 1e-2);
-            EXPECT_EQ(kv.size(), answer_.kv.size());
-        }
-
-      private:
-        SpanAnswer answer_;
-        bool fails_;
-    };
-
-    void bring(const Range& range, Held& held, const SpanBatch& batch, std::size_t index) {
-        const SpanSequence& one = batch.sequences[index];
-        const std::uint32_t known = held.known[one.id];
-        if (known >= one.num_before) return;
-        const ModelConfig& config = demo()->config();
-        SpanKv kv{.span = range.first,
-                  .sequence = one.id,
-                  .first = known,
-                  .num_rows = one.num_before - known,
-                  .num_layers = range.second - range.first,
-                  .kv_size = config.num_kv_heads * config.head_dim};
-        kv.rows.resize(span_kv_bytes(kv.num_layers, kv.num_rows, kv.kv_size));
-        batch.read_kv(index, range.first, range.second, known, kv.num_rows, kv.rows);
-        EXPECT_EQ(held.decoder->take_kv(must(decode_span_kv(encode_span_kv(kv), limits_))),
-                  SpanVerdict::done);
-        brought_ += kv.num_rows;
-    }
-
-    std::map<Range, Held> spans_;
-    WireLimits limits_;
-    std::uint32_t steps_ = 0;
-};
-
-// The hub's decoder over the demo, in exact arithmetic, with keys and values as f32.
-class SpanDecoderTest : public testing::Test {
+class SpanDecoderTest : public SpanTest {
   protected:
-    SpanDecoderTest()
-        : experts_(demo(), test::compute_threads(), {}, Arithmetic::exact),
-          decoder_(must(Decoder::create(demo(), test::compute_threads()))),
-          cache_(demo()->config(), {.page_tokens = 16, .num_pages = 64}) {}
+    SpanDecoderTest() : SpanTest(demo()) {}
 
-    std::vector<float> step(KvCache::Sequence& kv, std::span<const TokenId> tokens) {
-        const StepRows rows{.kv = &kv, .tokens = tokens, .all_logits = true};
-        return must(decoder_->step({&rows, 1}, experts_)).logits;
-    }
-    // Returns the logits of every row of a text that is computed `chunk` tokens at a time.
-    std::vector<float> logits(SpanBackend* spans, std::span<const TokenId> ids,
-                              std::size_t chunk = 7, KvDtype dtype = KvDtype::f32) {
-        decoder_->use_spans(spans);
-        KvCache cache(demo()->config(), {.page_tokens = 16, .num_pages = 64, .dtype = dtype});
-        KvCache::Sequence kv(cache);
-        std::vector<float> all;
-        for (std::size_t i = 0; i < ids.size(); i += chunk) {
-            const auto part = step(kv, ids.subspan(i, std::min(chunk, ids.size() - i)));
-            all.insert(all.end(), part.begin(), part.end());
-        }
-        if (spans != nullptr) spans->ended(kv.id());
-        decoder_->use_spans(nullptr);
-        return all;
-    }
-    std::vector<float> row(const std::vector<float>& logits, std::size_t index) const {
-        const std::size_t size = demo()->config().vocab_size;
-        return {logits.begin() + static_cast<std::ptrdiff_t>(index * size),
-                logits.begin() + static_cast<std::ptrdiff_t>((index + 1) * size)};
-    }
-    // Returns the log-probabilities of the tokens after each row, with keys and values in f16.
-    std::vector<float> logprobs(SpanBackend* spans, std::span<const TokenId> ids) {
-        const std::size_t size = demo()->config().vocab_size;
-        std::vector<float> all = logits(spans, ids, 16, KvDtype::f16);
-        for (std::size_t r = 0; r < ids.size(); ++r) {
-            const auto row = std::span(all).subspan(r * size, size);
-            log_softmax(row, row);
-        }
-        return all;
-    }
-    // Returns the greedy text behind a prompt.
-    std::vector<TokenId> greedy(SpanBackend* spans, std::span<const TokenId> prompt,
-                                std::size_t num_tokens) {
-        decoder_->use_spans(spans);
-        KvCache::Sequence kv(cache_);
-        std::vector<TokenId> text;
-        std::vector<float> last = step(kv, prompt);
-        while (text.size() < num_tokens) {
-            const auto row = last.end() - demo()->config().vocab_size;
-            text.push_back(static_cast<TokenId>(std::max_element(row, last.end()) - row));
-            last = step(kv, std::span(text).last(1));
-        }
-        if (spans != nullptr) spans->ended(kv.id());
-        decoder_->use_spans(nullptr);
-        return text;
-    }
-    // Returns the likeliest token after each row of `logits`.
-    static std::vector<TokenId> likeliest(const std::vector<float>& logits) {
-        const std::size_t size = demo()->config().vocab_size;
-        std::vector<TokenId> all;
-        for (auto row = logits.begin(); row < logits.end(); row += static_cast<long>(size))
-            all.push_back(
-                static_cast<TokenId>(std::max_element(row, row + static_cast<long>(size)) - row));
-        return all;
-    }
     // A greedy text of spans, and how many of its tokens the hub alone would have written, too.
     struct LongText {
         std::vector<TokenId> ids;
@@ -297,23 +68,15 @@ class SpanDecoderTest : public testing::Test {
         decoder_->use_spans(nullptr);
         return text;
     }
-    static void expect_same_bits(std::span<const float> a, std::span<const float> b) {
-        ASSERT_EQ(a.size(), b.size());
-        ASSERT_FALSE(a.empty());
-        EXPECT_EQ(std::memcmp(a.data(), b.data(), a.size_bytes()), 0);
-    }
 
     const std::vector<TokenId> text_ = test::random_tokens(40, 8000, 3);
-    LocalExperts experts_;
-    std::unique_ptr<Decoder> decoder_;
-    KvCache cache_;
 };
 
 TEST_F(SpanDecoderTest, LogitsEqualThoseOfTheHubAlone) {
-    LocalSpans spans({{2, 7}});
+    DemoSpans spans({{2, 7}});
     std::vector<float> mine = logits(&spans, text_), hubs = logits(nullptr, text_);
     EXPECT_EQ(spans.trips_, 6u);
-    const std::size_t size = demo()->config().vocab_size;
+    const std::size_t size = config().vocab_size;
     double worst = 0;
     for (std::size_t r = 0; r < text_.size(); ++r) {
         const auto a = std::span(mine).subspan(r * size, size),
@@ -335,10 +98,10 @@ TEST_F(SpanDecoderTest, LogitsEqualThoseOfTheHubAlone) {
 // hub's own margin is larger than twice the tolerance.
 TEST_F(SpanDecoderTest, TextsOfTheGoldenHaveTheSameLogProbabilities) {
     std::ifstream in(repository() / "tests/golden/demo/golden.json");
-    const std::size_t size = demo()->config().vocab_size;
+    const std::size_t size = config().vocab_size;
     double worst = 0;
     std::size_t compared = 0;
-    LocalSpans spans({{2, 4}, {5, 7}});
+    DemoSpans spans({{2, 4}, {5, 7}});
     for (const auto& entry : nlohmann::json::parse(in)) {
         auto ids = entry.at("ids").get<std::vector<TokenId>>();
         const auto greedy = entry.at("greedy").get<std::vector<TokenId>>();
@@ -369,7 +132,7 @@ TEST_F(SpanDecoderTest, TextsOfTheGoldenHaveTheSameLogProbabilities) {
 
 TEST_F(SpanDecoderTest, GreedyTextIsTheSameWhateverTheSplit) {
     const std::span<const TokenId> prompt = std::span(text_).first(6);
-    LocalSpans whole({{2, 7}}), parts({{2, 5}, {5, 7}}),
+    DemoSpans whole({{2, 7}}), parts({{2, 5}, {5, 7}}),
         single({{2, 3}, {3, 4}, {4, 5}, {5, 6}, {6, 7}});
     const std::vector<TokenId> wanted = greedy(&whole, prompt, 60);
     EXPECT_EQ(greedy(&parts, prompt, 60), wanted);
@@ -382,15 +145,15 @@ TEST_F(SpanDecoderTest, LongGreedyTextsAreTheSameWhateverTheSplit) {
     const char* wanted = std::getenv("MOEX_SPAN_TOKENS");
     const std::size_t num_wanted = wanted ? std::strtoull(wanted, nullptr, 10) : 100;
     constexpr std::size_t text_tokens = 480, prompt_tokens = 6;
-    LocalSpans whole({{2, 7}}), halves({{2, 5}, {5, 7}});
-    LocalSpans single({{2, 3}, {3, 4}, {4, 5}, {5, 6}, {6, 7}});
+    DemoSpans whole({{2, 7}}), halves({{2, 5}, {5, 7}});
+    DemoSpans single({{2, 3}, {3, 4}, {4, 5}, {5, 6}, {6, 7}});
     std::size_t written = 0, num_compared = 0, num_equal = 0;
     for (unsigned seed = 1; written < num_wanted; ++seed) {
         const std::size_t num_ids = std::min(text_tokens, num_wanted - written + prompt_tokens);
         const LongText text = long_text(whole, test::random_tokens(prompt_tokens, 8000, seed),
                                         num_ids);
         const auto ids = std::span(text.ids);
-        for (LocalSpans* split : {&halves, &single}) {
+        for (DemoSpans* split : {&halves, &single}) {
             const std::vector<TokenId> next = likeliest(logits(split, ids, 16));
             for (std::size_t at = prompt_tokens; at < ids.size(); ++at)
                 ASSERT_EQ(next[at - 1], ids[at]) << "text " << seed << ", token " << at;
@@ -405,16 +168,16 @@ TEST_F(SpanDecoderTest, LongGreedyTextsAreTheSameWhateverTheSplit) {
 }
 
 TEST_F(SpanDecoderTest, SplitAmongSpansChangesNoBit) {
-    LocalSpans whole({{2, 7}}), parts({{2, 4}, {4, 7}}), single({{3, 4}, {4, 5}, {5, 6}});
+    DemoSpans whole({{2, 7}}), parts({{2, 4}, {4, 7}}), single({{3, 4}, {4, 5}, {5, 6}});
     const std::vector<float> wanted = logits(&whole, text_);
     expect_same_bits(logits(&parts, text_), wanted);
     EXPECT_EQ(parts.trips_, 2 * whole.trips_);
-    LocalSpans joined({{3, 6}});
+    DemoSpans joined({{3, 6}});
     expect_same_bits(logits(&single, text_), logits(&joined, text_));
 }
 
 TEST_F(SpanDecoderTest, ChunkAndBatchChangeNoBit) {
-    LocalSpans spans({{2, 7}});
+    DemoSpans spans({{2, 7}});
     const std::vector<float> wanted = logits(&spans, text_, 16);
     for (const std::size_t chunk : {1, 5}) expect_same_bits(logits(&spans, text_, chunk), wanted);
 
@@ -435,7 +198,7 @@ TEST_F(SpanDecoderTest, ChunkAndBatchChangeNoBit) {
 }
 
 TEST_F(SpanDecoderTest, RolledBackSequenceHasTheSameBits) {
-    LocalSpans spans({{2, 7}});
+    DemoSpans spans({{2, 7}});
     const std::vector<float> wanted = logits(&spans, text_, 8);
     decoder_->use_spans(&spans);
     KvCache::Sequence kv(cache_);
@@ -447,7 +210,7 @@ TEST_F(SpanDecoderTest, RolledBackSequenceHasTheSameBits) {
 }
 
 TEST_F(SpanDecoderTest, BroughtKeysAndValuesGiveTheSameBits) {
-    LocalSpans first({{2, 7}}), second({{2, 7}});
+    DemoSpans first({{2, 7}}), second({{2, 7}});
     const std::vector<float> wanted = logits(&first, text_, 8);
     decoder_->use_spans(&first);
     KvCache::Sequence kv(cache_);
@@ -460,7 +223,7 @@ TEST_F(SpanDecoderTest, BroughtKeysAndValuesGiveTheSameBits) {
 }
 
 TEST_F(SpanDecoderTest, HubGoesOnWithoutTheAnswer) {
-    LocalSpans spans({{2, 7}});
+    DemoSpans spans({{2, 7}});
     spans.fails_ = true;
     const std::vector<float> wanted = logits(nullptr, text_);
     // No answer is used, so every bit is the hub's own.
@@ -471,8 +234,10 @@ TEST_F(SpanDecoderTest, HubGoesOnWithoutTheAnswer) {
 // Two workers hold the layers and the first one answers no step: the second one gets the same rows
 // and what it lacks before them.
 TEST_F(SpanDecoderTest, StandbyAnswersInTheSameStep) {
-    struct First : LocalSpans {
-        First(const Range& range, LocalSpans& standby) : LocalSpans({range}), standby_(standby) {
+    struct First : DemoSpans {
+        First(const Range& range, DemoSpans& standby)
+            : DemoSpans(std::vector<Range>{range}),
+              standby_(standby) {
             fails_ = true;
         }
         std::unique_ptr<SpanRound> submit_again(const PlannedSpan& span, const SpanBatch& batch,
@@ -480,9 +245,9 @@ TEST_F(SpanDecoderTest, StandbyAnswersInTheSameStep) {
             standby_.plan(batch);
             return standby_.submit(span, batch.sequences, x);
         }
-        LocalSpans& standby_;
+        DemoSpans& standby_;
     };
-    LocalSpans alone({{2, 7}}), standby({{2, 7}});
+    DemoSpans alone({{2, 7}}), standby({{2, 7}});
     First first({2, 7}, standby);
     expect_same_bits(logits(&first, text_), logits(&alone, text_));
     EXPECT_EQ(first.trips_, 6u);
@@ -490,15 +255,15 @@ TEST_F(SpanDecoderTest, StandbyAnswersInTheSameStep) {
 }
 
 TEST_F(SpanDecoderTest, CheckComparesAndUsesNothing) {
-    LocalSpans spans({{2, 4}, {4, 7}});
+    DemoSpans spans({{2, 4}, {4, 7}});
     spans.use_ = SpanUse::check;
     expect_same_bits(logits(&spans, text_), logits(nullptr, text_));
     EXPECT_EQ(spans.trips_, 12u);
 }
 
 TEST_F(SpanDecoderTest, RowsThatStayHereAreNotSent) {
-    struct Asked : LocalSpans {
-        using LocalSpans::LocalSpans;
+    struct Asked : DemoSpans {
+        using DemoSpans::DemoSpans;
         std::vector<PlannedSpan> plan(const SpanBatch& batch) override {
             may_leave_ = batch.may_leave;
             return {};
@@ -513,8 +278,8 @@ TEST_F(SpanDecoderTest, RowsThatStayHereAreNotSent) {
 }
 
 TEST_F(SpanDecoderTest, StepsBeyondWhatIsHeldAreRefused) {
-    const auto span = holder().load({2, 3}, 2);
-    const std::uint32_t hidden = demo()->config().hidden_size;
+    const auto span = holder().load(demo(), {2, 3}, 2);
+    const std::uint32_t hidden = config().hidden_size;
     const auto rows = [&](std::uint64_t id, std::uint32_t before, std::uint32_t count) {
         return SpanStep{.sequences = {{id, before, count}},
                         .x = std::vector<float>(std::size_t{count} * hidden, 0.25f)};

@@ -43,11 +43,12 @@ class SwarmSpansTest : public testing::Test {
     }
 
     // Connects a worker with room for `layers` layers.
-    WorkerId join(std::uint32_t layers, const std::string& key) {
+    WorkerId join(std::uint32_t layers, const std::string& key,
+                  const std::vector<std::string>& caps = {span_cap}) {
         if (!core_) core_.emplace(options_);
         const WorkerId id = core_->on_connect(now_, "10.0.0.1", true, actions_);
         Hello hello;
-        hello.caps.push_back(span_cap);
+        hello.caps.insert(hello.caps.end(), caps.begin(), caps.end());
         hello.worker_key = key;
         hello.device = {.backend = "test", .budget_bytes = budget_bytes_};
         // The hub plans with four fifths of it.
@@ -158,6 +159,18 @@ TEST_F(SwarmSpansTest, LayersWithoutAHolderComeFirstThenStandbys) {
     const WorkerId e = join(2, "e");
     wait();
     EXPECT_EQ(layers_of(e), Range(6, 8));
+}
+
+TEST_F(SwarmSpansTest, LayersOfVersion2GoToWorkersThatKnowIt) {
+    options_.spans.layer_version = 2;
+    const WorkerId older = join(4, "older"), newer = join(4, "newer", {span_cap, span2_cap}),
+                   confused = join(4, "confused", {span2_cap});
+    wait();
+    EXPECT_EQ(layers_of(older), std::nullopt);
+    EXPECT_EQ(layers_of(newer), Range(2, 6));
+    EXPECT_EQ(layers_of(confused), std::nullopt);
+    // A worker without spans computes experts.
+    EXPECT_FALSE(units_[older].empty());
 }
 
 TEST_F(SwarmSpansTest, HubWithoutExpertsGivesSpansTheRoomThatExpertsLeave) {
