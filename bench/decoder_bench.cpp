@@ -1,6 +1,6 @@
 // Measures the time of a token, and the parts of this time, for a whole model with random weights
 // on one GPU.
-//   decoder_bench [--device NAME] [--shapes NAME,...|all] [--weights int4|bf16|f32|mixed,...]
+//   decoder_bench [--device NAME] [--shapes NAME,...|all] [--weights int4|bf16|f32|mixed|mxfp4,...]
 //                 [--fetch I,...] [--tokens N] [--turns N] [--context N] [--prompt N]
 //                 [--kernels on|off] [--kv f32|f16|u8] [--ablation on|off] [--spread on|off]
 // CSV: what, shape, weights, fetch, tokens, ms_token, tok_s, ms_least, ms_most, prep_ms, issue_ms,

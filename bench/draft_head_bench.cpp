@@ -64,8 +64,8 @@ void run(const std::string& folder, std::size_t num_threads, int times) {
     if (!std::filesystem::exists(folder)) make_package(folder, threads);
     const auto package = must(ModelPackage::open(folder)),
                of_head = must(open_draft_head(*package));
-    const auto arithmetic = package->expert_dtype() == ExpertDtype::int4 ? Arithmetic::int8
-                                                                         : Arithmetic::exact;
+    const auto arithmetic = has_codes(package->expert_dtype()) ? Arithmetic::int8
+                                                               : Arithmetic::exact;
     const auto model = must(Decoder::create(package, threads, {.arithmetic = arithmetic}));
     const auto head = must(model->draft_head(of_head, threads));
     LocalExperts experts(of_head, threads, {}, arithmetic);

@@ -1,7 +1,8 @@
 // Measures the time of a round inside a native worker, the parts of this time, and the bound that
 // the GPU's memory bandwidth sets.
-//   kernel_bench [--device NAME] [--shape qwen3-30b-a3b|gpt-oss-20b|paper|demo] [--layers N]
-//                [--experts N] [--rounds N] [--pause US] [--robust on|off|unless-checked]
+//   kernel_bench [--device NAME] [--shape qwen3-30b-a3b|gpt-oss-20b|gpt-oss-20b-mxfp4|paper|demo]
+//                [--layers N] [--experts N] [--rounds N] [--pause US] [--robust
+//                on|off|unless-checked]
 //                [--kernels lanes|threads] [--check FILE] [--link on]
 // CSV: what, shape, slots, rows, routing, p10_us, p50_us, p99_us, gpu_us, dispatches, mb, gb_s.
 //   empty_round  one empty kernel, submitted and read back: the fixed cost of a round
@@ -21,7 +22,8 @@
 //   gate_up, silu_mul, down, total, readback: the published kernels, for one expert; page_round and
 //                group_...: a round of 8 experts and its kernels. /bench.html prints the same rows,
 //                so that the rates of page and bench can be divided. The kernels of gpt-oss-20b,
-//                whose experts have biases and a clamp, are named ..._clamped
+//                whose experts have biases and a clamp, are named ..._clamped; with the weights as
+//                they are released (gpt-oss-20b-mxfp4), ..._mxfp4_clamped
 // slots: experts are stored in the arenas by layer, or in the order of their hashes. routing: all
 // rows use the same 8 experts, or each row uses 8 experts of its own. gpu_us is a slope over rounds
 // of several layers, repeated within one submission.
@@ -553,7 +555,7 @@ class Bench {
             weights.up_bias = weights.gate_bias;
             weights.down_bias.assign(shape_.hidden_size, 0.25f);
         }
-        return quantize_expert_int4(weights);
+        return quantize_expert(weights);
     }
 
     Options options_;

@@ -68,8 +68,8 @@ struct Ring {
         count = std::max<std::size_t>(1, bytes / shape.size_bytes());
         memory = AlignedBuffer(count * shape.size_bytes());
 
-        if (dtype == PackedDtype::int4)
-            pack_random_int4();
+        if (dtype == PackedDtype::int4 || dtype == PackedDtype::mxfp4)
+            pack_random_codes();
         else
             pack_random_weights();
         for (std::size_t i = 1; i < count; ++i)
@@ -93,16 +93,18 @@ struct Ring {
         else
             pack_int6(memory.data(), shape, from, 0, shape.num_panels());
     }
-    void pack_random_int4() {
+    void pack_random_codes() {
         std::mt19937 random(1);
         std::vector<std::uint32_t> codes(std::size_t{shape.num_out} * shape.num_in / 8),
             scale_zero(std::size_t{shape.num_out} * shape.num_groups());
+        const std::vector<std::uint8_t> mxfp4_scales(scale_zero.size(), 119);
         for (auto& word : codes) word = random();
         for (auto& word : scale_zero)
             word = pack_scale_zero(float_to_half(0.01f), float_to_half(8.0f));
-        pack_int4(memory.data(), shape,
-                  {codes.data(), scale_zero.data(), shape.num_out, shape.num_in, shape.group_size},
-                  0, shape.num_panels());
+        Int4Matrix from{codes.data(), scale_zero.data(), shape.num_out, shape.num_in,
+                        shape.group_size};
+        if (shape.dtype == PackedDtype::mxfp4) from.mxfp4_scales = mxfp4_scales.data();
+        pack_int4(memory.data(), shape, from, 0, shape.num_panels());
     }
 };
 
@@ -338,7 +340,11 @@ int run(const Flags& flags) {
         head(PackedDtype::int8, c.vocab_size, c.hidden_size, ring_bytes),
         head_int6(PackedDtype::int6, c.vocab_size, c.hidden_size, ring_bytes, 32),
         up(PackedDtype::int4, 2 * c.moe_intermediate_size, c.hidden_size, ring_bytes),
-        down(PackedDtype::int4, c.hidden_size, c.moe_intermediate_size, ring_bytes);
+        down(PackedDtype::int4, c.hidden_size, c.moe_intermediate_size, ring_bytes),
+        up_mxfp4(PackedDtype::mxfp4, 2 * c.moe_intermediate_size, c.hidden_size, ring_bytes,
+                 mxfp4_block),
+        down_mxfp4(PackedDtype::mxfp4, c.hidden_size, c.moe_intermediate_size, ring_bytes,
+                   mxfp4_block);
 
     bench.product("qkv_int8", attention, 1, 1);
     bench.product("qkv_int6", attention_int6, 1, 1);
@@ -347,6 +353,8 @@ int run(const Flags& flags) {
     bench.product("head_int6", head_int6, 1, 1);
     bench.product("experts_up_int4", up, c.top_k, 1);
     bench.product("experts_down_int4", down, c.top_k, 1);
+    bench.product("experts_up_mxfp4", up_mxfp4, c.top_k, 1);
+    bench.product("experts_down_mxfp4", down_mxfp4, c.top_k, 1);
     for (const KvDtype dtype : {KvDtype::f32, KvDtype::f16, KvDtype::int8})
         bench.attention(flags.context, dtype);
     for (const std::uint32_t users : {4u, 8u, 16u}) {
@@ -357,6 +365,8 @@ int run(const Flags& flags) {
     bench.product("qkv_int6", attention_int6, 1, 256);
     bench.product("experts_up_int4", up, c.num_experts, 32);
     bench.product("experts_down_int4", down, c.num_experts, 32);
+    bench.product("experts_up_mxfp4", up_mxfp4, c.num_experts, 32);
+    bench.product("experts_down_mxfp4", down_mxfp4, c.num_experts, 32);
 
     const std::string machine = machine_name(threads.num_threads());
     if (flags.header)

@@ -25,6 +25,14 @@ std::vector<float> dequantize_matrix(ExpertDtype dtype, const std::byte* codes,
                                         std::size_t{row} * (row_size / group_size),
                                     row_size, group_size, out.data() + std::size_t{row} * row_size);
             break;
+        case ExpertDtype::mxfp4:
+            for (std::uint32_t row = 0; row < num_rows; ++row)
+                dequantize_mxfp4_row(reinterpret_cast<const std::uint32_t*>(codes) +
+                                         std::size_t{row} * (row_size / 8),
+                                     reinterpret_cast<const std::uint8_t*>(scale_zero) +
+                                         std::size_t{row} * (row_size / mxfp4_block),
+                                     row_size, out.data() + std::size_t{row} * row_size);
+            break;
         case ExpertDtype::bf16:
             (void)decode_rows(Dtype::bf16, ByteView(codes, out.size() * 2), row_size, out);
             break;
@@ -112,6 +120,34 @@ void quantize_row(const float* row, std::uint32_t row_size, std::uint32_t group_
     }
 }
 
+// Returns the nearest E2M1 code; of two values at the same distance, the smaller one.
+std::uint32_t nearest_mxfp4(float value) {
+    const float twice = 2 * std::abs(value);
+    std::uint32_t best = 0;
+    for (std::uint32_t code = 1; code < 8; ++code)
+        if (std::abs(twice - mxfp4_doubled[code]) < std::abs(twice - mxfp4_doubled[best]))
+            best = code;
+    return best | (value < 0 ? 8u : 0u);
+}
+
+// Quantises one row of weights to MXFP4: the scale of a block is the smallest power of two with
+// which no value exceeds 6.
+void quantize_mxfp4_row(const float* row, std::uint32_t row_size, std::uint32_t* codes,
+                        std::uint8_t* scales) {
+    for (std::uint32_t start = 0; start < row_size; start += mxfp4_block) {
+        float largest = 0;
+        for (std::uint32_t i = start; i < start + mxfp4_block; ++i)
+            largest = std::max(largest, std::abs(row[i]));
+        const int exponent = largest > 0 ? static_cast<int>(std::ceil(std::log2(largest / 6))) : 0;
+        const auto scale = static_cast<std::uint8_t>(
+            std::clamp(exponent + 127, 0, int{mxfp4_scale_max}));
+        scales[start / mxfp4_block] = scale;
+        const float factor = 2 * mxfp4_half_scale(scale);
+        for (std::uint32_t i = start; i < start + mxfp4_block; ++i)
+            codes[i / 8] |= nearest_mxfp4(row[i] / factor) << (4 * (i % 8));
+    }
+}
+
 void write_biases(Bytes& blob, const ExpertBlobLayout& layout, const ExpertWeights& weights) {
     MOEX_CHECK(weights.gate_bias.size() == weights.shape.moe_intermediate_size &&
                    weights.up_bias.size() == weights.gate_bias.size() &&
@@ -177,7 +213,7 @@ double normalized_rms_error(std::span<const float> a, std::span<const double> b)
     return size == 0 ? std::numeric_limits<double>::infinity() : std::sqrt(error / size);
 }
 
-Bytes quantize_expert_int4(const ExpertWeights& weights) {
+Bytes quantize_expert(const ExpertWeights& weights) {
     const ExpertShape& shape = weights.shape;
     const ExpertBlobLayout layout = expert_blob_layout(shape);
     const std::uint32_t hidden = shape.hidden_size, inner = shape.moe_intermediate_size,
@@ -188,19 +224,29 @@ Bytes quantize_expert_int4(const ExpertWeights& weights) {
                text("gate ", weights.gate.size(), ", up ", weights.up.size(), ", down ",
                     weights.down.size(), " weights"));
     Bytes blob(layout.size_bytes);
-    const auto words = [&blob](const BlobSection& section) {
-        return reinterpret_cast<std::uint32_t*>(blob.data() + section.offset_bytes);
+    // Quantises row number `row` of a section, [rows, row_size].
+    const auto quantize = [&](const float* weights_of_row, std::uint32_t row,
+                              std::uint32_t row_size, const BlobSection& codes,
+                              const BlobSection& scales) {
+        const auto first = std::size_t{row} * (row_size / group);
+        auto* const words = reinterpret_cast<std::uint32_t*>(blob.data() + codes.offset_bytes) +
+                            std::size_t{row} * (row_size / 8);
+        std::byte* const to = blob.data() + scales.offset_bytes;
+        if (shape.is_mxfp4())
+            quantize_mxfp4_row(weights_of_row, row_size, words,
+                               reinterpret_cast<std::uint8_t*>(to) + first);
+        else
+            quantize_row(weights_of_row, row_size, group, words,
+                         reinterpret_cast<std::uint32_t*>(to) + first);
     };
     for (std::uint32_t row = 0; row < 2 * inner; ++row) {
         const std::vector<float>& matrix = row < inner ? weights.gate : weights.up;
-        quantize_row(matrix.data() + std::size_t{row % inner} * hidden, hidden, group,
-                     words(layout.gate_up_codes) + std::size_t{row} * (hidden / 8),
-                     words(layout.gate_up_scale_zero) + std::size_t{row} * (hidden / group));
+        quantize(matrix.data() + std::size_t{row % inner} * hidden, row, hidden,
+                 layout.gate_up_codes, layout.gate_up_scale_zero);
     }
     for (std::uint32_t row = 0; row < hidden; ++row)
-        quantize_row(weights.down.data() + std::size_t{row} * inner, inner, group,
-                     words(layout.down_codes) + std::size_t{row} * (inner / 8),
-                     words(layout.down_scale_zero) + std::size_t{row} * (inner / group));
+        quantize(weights.down.data() + std::size_t{row} * inner, row, inner, layout.down_codes,
+                 layout.down_scale_zero);
     if (shape.has_bias) write_biases(blob, layout, weights);
     return blob;
 }

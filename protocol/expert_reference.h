@@ -37,10 +37,12 @@ void expert_reference(std::span<float> y, const ExpertWeights& weights, std::spa
 // compared. The result is 0 when both inputs are zero.
 double normalized_rms_error(std::span<const float> a, std::span<const double> b);
 
-// Packs gate, up [I, H] and down [H, I] into an INT4 blob by plain rounding with fractional zeros.
-// Per group, with min ≤ 0 ≤ max: scale = (max − min) / 15 (at least 2^-14), zero = −min / scale,
-// code = round(w / scale + zero) clamped to 0..15. Each step uses the stored f16 values. This
-// function is the baseline for tests; hub/model may search for better scales.
-Bytes quantize_expert_int4(const ExpertWeights& weights);
+// Packs gate, up [I, H] and down [H, I] into a blob of the codes that the shape names.
+// INT4: plain rounding with fractional zeros. Per group, with min ≤ 0 ≤ max: scale = (max − min) /
+// 15 (at least 2^-14), zero = −min / scale, code = round(w / scale + zero) clamped to 0..15. Each
+// step uses the stored f16 values. This function is the baseline for tests; hub/model may search
+// for better scales. MXFP4: per block of 32 the smallest power of two with which no value exceeds
+// 6, and nearest codes.
+Bytes quantize_expert(const ExpertWeights& weights);
 
 }  // namespace moex

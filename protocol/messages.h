@@ -105,6 +105,8 @@ struct GroupDispatch {
 inline constexpr const char* x_int8_cap = "x_int8";  // in HELLO: worker accepts x as int8
 // In HELLO: the worker also computes clamped experts (ExpertShape in protocol/tensor_format.h).
 inline constexpr const char* clamped_cap = "clamped";
+// In HELLO: the worker also computes experts whose codes are MXFP4.
+inline constexpr const char* mxfp4_cap = "mxfp4";
 inline Dtype x_dtype_of(const GroupShape& shape, bool x_int8) {
     return x_int8 ? Dtype::int8 : shape.dtype;
 }

@@ -219,6 +219,21 @@ Status read_clamp(ExpertShape& shape, const Json& model) {
     return {};
 }
 
+// Reads the field "codes". Without the field the experts are INT4.
+Status read_codes(ExpertShape& shape, const Json& model) {
+    if (find_member(model, "codes") == nullptr) return {};
+    std::string name;
+    MOEX_TRY(read_text(name, model, "codes", 16));
+    const Result<ExpertDtype> codes = parse_expert_dtype(name);
+    if (!codes.ok() || !has_codes(*codes))
+        return Error{ErrorCode::bad_field, text("\"codes\" is ", name, ", want int4 or mxfp4")};
+    shape.codes = *codes;
+    if (shape.is_mxfp4() && shape.group_size != mxfp4_block)
+        return Error{ErrorCode::bad_field,
+                     text("\"group_size\" is ", shape.group_size, ", mxfp4 has ", mxfp4_block)};
+    return {};
+}
+
 bool is_row_dtype(Dtype dtype) { return dtype != Dtype::int4; }
 
 }  // namespace
@@ -310,6 +325,8 @@ Bytes encode_welcome(const Welcome& message) {
                      {"expert_blob_bytes", message.expert_blob_bytes}};
     if (message.expert_shape.is_clamped())
         json["model"]["clamp_bits"] = __builtin_bit_cast(std::uint32_t, message.expert_shape.clamp);
+    if (message.expert_shape.is_mxfp4())
+        json["model"]["codes"] = expert_dtype_name(message.expert_shape.codes);
 
     json["limits"] = {{"num_tokens_max", message.limits.num_tokens_max},
                       {"num_pairs_max", message.limits.num_pairs_max}};
@@ -362,6 +379,7 @@ Result<Welcome> decode_welcome(ByteView frame) {
                           " and ", shape.moe_intermediate_size)};
 
     MOEX_TRY(read_clamp(shape, *model));
+    MOEX_TRY(read_codes(shape, *model));
 
     const std::uint64_t blob_bytes = expert_blob_layout(shape).size_bytes;
     MOEX_TRY(read_integer_as(message.expert_blob_bytes, *model, "expert_blob_bytes", blob_bytes,

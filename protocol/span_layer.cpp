@@ -58,6 +58,7 @@ Error wrong(const char* field, std::uint64_t found) {
 Status check_version_2(const SpanLayer& layer) {
     if (layer.rotary_size > layer.head_dim || layer.rotary_size % 4 != 0)
         return wrong("rotary_size", layer.rotary_size);
+    if (layer.mxfp4_experts && layer.group_size != 32) return wrong("group_size", layer.group_size);
     if (layer.qk_norm_all_heads && !layer.qk_norm) return wrong("norms of q and k", 0);
     const RopeScaling& scaling = layer.rope_scaling;
     for (const double value : {double{layer.attention_scale}, double{layer.expert_clamp}})
@@ -135,7 +136,8 @@ void write_version_2(ByteWriter& out, const SpanLayer& layer) {
     out.u32(layer.rotary_size);
     for (const float value : {layer.attention_scale, layer.residual_multiplier, layer.expert_clamp})
         out.u32(detail::bits_of_float(value));
-    out.u32(static_cast<std::uint32_t>(layer.rope_scaling.kind));
+    out.u16(static_cast<std::uint16_t>(layer.rope_scaling.kind));
+    out.u16(layer.mxfp4_experts ? 1 : 0);
     for (const double value : {layer.rope_scaling.beta_fast, layer.rope_scaling.beta_slow,
                                layer.rope_scaling.attention_factor})
         out.u64(bits_of(value));
@@ -146,7 +148,7 @@ Status read_version_2(ByteReader& in, SpanLayer& layer) {
     layer.rotary_size = in.u32();
     for (float* field : {&layer.attention_scale, &layer.residual_multiplier, &layer.expert_clamp})
         *field = detail::float_of_bits(in.u32());
-    const std::uint32_t kind = in.u32();
+    const unsigned kind = in.u16(), codes = in.u16();
     for (double* field : {&layer.rope_scaling.beta_fast, &layer.rope_scaling.beta_slow,
                           &layer.rope_scaling.attention_factor})
         *field = double_of(in.u64());
@@ -154,7 +156,9 @@ Status read_version_2(ByteReader& in, SpanLayer& layer) {
     for (int i = 0; i < 4; ++i) pad |= in.u32();
     if (kind > static_cast<std::uint32_t>(RopeScalingKind::yarn))
         return wrong("kind of the stretch", kind);
+    if (codes > 1) return wrong("codes of the experts", codes);
     if (pad != 0) return wrong("pad", pad);
+    layer.mxfp4_experts = codes == 1;
     layer.rope_scaling.kind = static_cast<RopeScalingKind>(kind);
     return {};
 }
@@ -163,11 +167,13 @@ Status read_version_2(ByteReader& in, SpanLayer& layer) {
 
 std::uint16_t span_layer_version(const SpanLayer& layer) {
     const SpanLayer plain;
-    const bool is_first =
-        !layer.qk_norm_all_heads && !layer.sinks && !layer.router_bias && layer.window == 0 &&
-        layer.rotary_size == 0 && layer.attention_scale == plain.attention_scale &&
-        layer.residual_multiplier == plain.residual_multiplier && layer.expert_clamp == 0 &&
-        (layer.rope_scaling.factor == 1.0 || layer.rope_scaling.kind == RopeScalingKind::llama3);
+    const bool is_first = !layer.qk_norm_all_heads && !layer.sinks && !layer.router_bias &&
+                          layer.window == 0 && layer.rotary_size == 0 &&
+                          layer.attention_scale == plain.attention_scale &&
+                          layer.residual_multiplier == plain.residual_multiplier &&
+                          layer.expert_clamp == 0 && !layer.mxfp4_experts &&
+                          (layer.rope_scaling.factor == 1.0 ||
+                           layer.rope_scaling.kind == RopeScalingKind::llama3);
     return is_first ? 1 : 2;
 }
 
@@ -178,7 +184,7 @@ bool same_span_shape(const SpanLayer& a, const SpanLayer& b) {
                           one.norm_topk_prob, one.qk_norm, one.qkv_bias, one.o_bias, one.attention,
                           one.router, one.rms_norm_eps, one.rope_theta, one.qk_norm_all_heads,
                           one.sinks, one.router_bias, one.rotary_size, one.attention_scale,
-                          one.residual_multiplier, one.expert_clamp);
+                          one.residual_multiplier, one.expert_clamp, one.mxfp4_experts);
     };
     return all(a) == all(b) && a.rope_scaling == b.rope_scaling;
 }

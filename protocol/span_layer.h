@@ -50,6 +50,7 @@ struct SpanLayer {
     std::uint32_t window = 0, rotary_size = 0;
     float attention_scale = 0, residual_multiplier = 1;
     float expert_clamp = 0;  // of clamped experts; 0: plain experts
+    bool mxfp4_experts = false;
 
     std::vector<Sha256> experts;                     // [num_experts], blobs of the experts
     std::array<ByteView, num_span_tensors> tensors;  // borrowed

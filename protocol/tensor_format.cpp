@@ -195,15 +195,17 @@ const char* expert_dtype_name(ExpertDtype dtype) {
         case ExpertDtype::int4: return "int4";
         case ExpertDtype::bf16: return "bf16";
         case ExpertDtype::f32: return "f32";
+        case ExpertDtype::mxfp4: return "mxfp4";
     }
     return "unknown";
 }
 
 Result<ExpertDtype> parse_expert_dtype(std::string_view name) {
-    for (const ExpertDtype dtype : {ExpertDtype::int4, ExpertDtype::bf16, ExpertDtype::f32})
+    for (const ExpertDtype dtype :
+         {ExpertDtype::int4, ExpertDtype::mxfp4, ExpertDtype::bf16, ExpertDtype::f32})
         if (name == expert_dtype_name(dtype)) return dtype;
     return Error{ErrorCode::unknown_dtype,
-                 text("expert dtype \"", name.substr(0, 32), "\", want int4, bf16 or f32")};
+                 text("expert dtype \"", name.substr(0, 32), "\", want int4, mxfp4, bf16 or f32")};
 }
 
 Result<std::uint32_t> choose_group_size(std::uint32_t hidden_size,
@@ -223,12 +225,17 @@ Result<std::uint32_t> choose_group_size(std::uint32_t hidden_size,
 ExpertBlobLayout expert_blob_layout(const ExpertShape& shape, ExpertDtype dtype) {
     const std::uint64_t hidden = shape.hidden_size, intermediate = shape.moe_intermediate_size,
                         group = shape.group_size;
-    const bool int4 = dtype == ExpertDtype::int4;
-    MOEX_CHECK(
-        !int4 || (group != 0 && hidden % group == 0 && intermediate % group == 0 && group % 8 == 0),
-        text("group_size ", group, " does not divide ", hidden, " x ", intermediate));
+    const bool codes = has_codes(dtype), is_mxfp4 = dtype == ExpertDtype::mxfp4;
+    MOEX_CHECK(!codes || (group != 0 && hidden % group == 0 && intermediate % group == 0 &&
+                          group % 8 == 0 && (!is_mxfp4 || group == mxfp4_block)),
+               text("group_size ", group, " does not divide ", hidden, " x ", intermediate));
 
-    const std::uint64_t bits = int4 ? 4 : dtype == ExpertDtype::bf16 ? 16 : 32;
+    const std::uint64_t bits = codes                        ? 4
+                               : dtype == ExpertDtype::bf16 ? 16
+                                                            : 32,
+                        scale_bytes = is_mxfp4 ? 1
+                                      : codes  ? 4
+                                               : 0;
     ExpertBlobLayout layout;
     const auto append = [&layout](BlobSection& section, std::uint64_t size_bytes) {
         section = {layout.size_bytes, size_bytes};
@@ -236,14 +243,19 @@ ExpertBlobLayout expert_blob_layout(const ExpertShape& shape, ExpertDtype dtype)
     };
 
     append(layout.gate_up_codes, 2 * intermediate * hidden * bits / 8);
-    append(layout.gate_up_scale_zero, int4 ? 2 * intermediate * (hidden / group) * 4 : 0);
+    append(layout.gate_up_scale_zero,
+           codes ? 2 * intermediate * (hidden / group) * scale_bytes : 0);
     append(layout.down_codes, hidden * intermediate * bits / 8);
-    append(layout.down_scale_zero, int4 ? hidden * (intermediate / group) * 4 : 0);
+    append(layout.down_scale_zero, codes ? hidden * (intermediate / group) * scale_bytes : 0);
     if (shape.has_bias) {
         append(layout.gate_up_bias, 2 * intermediate * 4);
         append(layout.down_bias, hidden * 4);
     }
     return layout;
+}
+
+ExpertBlobLayout expert_blob_layout(const ExpertShape& shape) {
+    return expert_blob_layout(shape, shape.codes);
 }
 
 Result<ExpertBlobView> view_expert_blob(ByteView blob, const ExpertShape& shape,
@@ -288,6 +300,22 @@ void dequantize_int4_row(const std::uint32_t* codes, const std::uint32_t* scale_
             for (std::uint32_t k = 0; k < 8; ++k)
                 *out++ = scale * (static_cast<float>((packed >> (4 * k)) & 15u) - zero);
         }
+    }
+}
+
+float mxfp4_half_scale(std::uint8_t scale) {
+    // 2^-128 and 2^-127 are subnormal.
+    return scale < 2 ? detail::float_of_bits(0x200000u << scale)
+                     : detail::float_of_bits((scale - 1u) << 23);
+}
+
+void dequantize_mxfp4_row(const std::uint32_t* codes, const std::uint8_t* scales,
+                          std::uint32_t row_size, float* out) {
+    for (std::uint32_t block = 0; block < row_size / mxfp4_block; ++block) {
+        const float scale = mxfp4_half_scale(scales[block]);
+        for (std::uint32_t word = 0; word < mxfp4_block / 8; ++word, ++codes)
+            for (std::uint32_t k = 0; k < 8; ++k)
+                *out++ = static_cast<float>(mxfp4_twice(*codes >> (4 * k) & 15u)) * scale;
     }
 }
 

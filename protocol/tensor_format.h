@@ -37,14 +37,17 @@ bool decode_rows(Dtype dtype, ByteView in, std::uint32_t row_size, std::span<flo
 // Replaces each row, in place, by the values that the receiver will decode: decode(encode(rows)).
 void round_rows(Dtype dtype, std::span<float> rows, std::uint32_t row_size);
 
-// Storage type of an expert's weights. Workers compute with int4. bf16 and f32 exist for golden
-// tests on the local backend.
-enum class ExpertDtype : std::uint8_t { int4, bf16, f32 };
+// Storage type of an expert's weights. Workers compute with codes of 4 bits: int4, or mxfp4 as some
+// checkpoints have it. bf16 and f32 exist for golden tests on the local backend.
+enum class ExpertDtype : std::uint8_t { int4, bf16, f32, mxfp4 };
+constexpr bool has_codes(ExpertDtype dtype) {
+    return dtype == ExpertDtype::int4 || dtype == ExpertDtype::mxfp4;
+}
 const char* expert_dtype_name(ExpertDtype dtype);
 Result<ExpertDtype> parse_expert_dtype(std::string_view name);
 
-// The forms of experts that workers compute (see ExpertShape).
-enum class ExpertForm : std::uint8_t { plain, clamped };
+// The forms of experts that workers compute (see ExpertShape): INT4 unless the name says MXFP4.
+enum class ExpertForm : std::uint8_t { plain, clamped, mxfp4, mxfp4_clamped };
 
 // The size and form of one expert's feed-forward network. A plain expert is
 //   y = down · (silu(gate · x) * (up · x))
@@ -55,11 +58,19 @@ enum class ExpertForm : std::uint8_t { plain, clamped };
 struct ExpertShape {
     std::uint32_t hidden_size = 0;            // H: size of x and y, a multiple of 32
     std::uint32_t moe_intermediate_size = 0;  // I: rows of gate and up, a multiple of 32
-    // G: number of inputs that share a scale and a zero: 32, 64 or 128; divides H and I (int4 only)
+    // G: number of inputs that share a scale (and a zero): 32, 64 or 128; divides H and I (codes
+    // only). mxfp4 has 32.
     std::uint32_t group_size = 0;
     bool has_bias = false;
-    float clamp = 0;  // 0: silu(gate · x) * (up · x)
+    float clamp = 0;                        // 0: silu(gate · x) * (up · x)
+    ExpertDtype codes = ExpertDtype::int4;  // int4 or mxfp4: the type of weights that have codes
 
+    bool is_mxfp4() const { return codes == ExpertDtype::mxfp4; }
+    // Returns the form of an expert with codes; no expert has only one of bias and clamp.
+    ExpertForm form() const {
+        if (is_mxfp4()) return is_plain() ? ExpertForm::mxfp4 : ExpertForm::mxfp4_clamped;
+        return is_plain() ? ExpertForm::plain : ExpertForm::clamped;
+    }
     bool is_plain() const { return !has_bias && clamp == 0; }
     bool is_clamped() const { return has_bias && clamp > 0; }
     bool operator==(const ExpertShape&) const = default;
@@ -86,16 +97,19 @@ struct BlobSection {
 //   down_scale_zero     u32 [H, I/G]
 //   gate_up_bias        f32 [2·I]        these two only if the shape has biases
 //   down_bias           f32 [H]
-// w = scale · (code − zero) in f32. bf16 and f32 blobs store gate_up [2·I, H] and down [H, I] in
-// the codes sections and leave the scale_zero sections empty.
+// w = scale · (code − zero) in f32. An MXFP4 blob has the same codes sections with E2M1 codes, and
+// scale_zero sections of E8M0 bytes, u8 [2·I, H/32] and u8 [H, I/32]: w = value(code) · 2^(byte −
+// 127). bf16 and f32 blobs store gate_up [2·I, H] and down [H, I] in the codes sections and leave
+// the scale_zero sections empty.
 struct ExpertBlobLayout {
     BlobSection gate_up_codes, gate_up_scale_zero, down_codes, down_scale_zero;
     BlobSection gate_up_bias, down_bias;  // empty without biases
     // e.g. 156,672 (demo) or 2,506,752 (qwen3-30b), for int4 with G = 128
     std::uint64_t size_bytes = 0;
 };
-ExpertBlobLayout expert_blob_layout(const ExpertShape& shape,
-                                    ExpertDtype dtype = ExpertDtype::int4);
+ExpertBlobLayout expert_blob_layout(const ExpertShape& shape, ExpertDtype dtype);
+// Returns the layout of a blob with codes.
+ExpertBlobLayout expert_blob_layout(const ExpertShape& shape);
 
 // Typed views of the sections of one borrowed expert blob. The blob must be 4-byte aligned and have
 // the size of the layout.
@@ -114,6 +128,25 @@ Result<ExpertBlobView> view_expert_blob(ByteView blob, const ExpertShape& shape,
 // [row_size/group_size] words.
 void dequantize_int4_row(const std::uint32_t* codes, const std::uint32_t* scale_zero,
                          std::uint32_t row_size, std::uint32_t group_size, float* out);
+
+// MXFP4. Source: OCP Microscaling Formats Specification, 2023: E2M1 codes, and a power of two for
+// each 32 of them.
+inline constexpr std::uint32_t mxfp4_block = 32;
+// The largest scale byte that a blob may have. Kernels compute with a quarter of each value and
+// with four times the scale, which is then a normal f32 for every byte.
+inline constexpr std::uint8_t mxfp4_scale_max = 252;
+// Twice the values of the codes 0 to 7. Bit 3 of a code is the sign.
+inline constexpr std::int8_t mxfp4_doubled[8] = {0, 1, 2, 3, 4, 6, 8, 12};
+constexpr std::int32_t mxfp4_twice(std::uint32_t code) {
+    return (code & 8) != 0 ? -mxfp4_doubled[code & 7] : mxfp4_doubled[code & 7];
+}
+// Returns 2^(scale − 128), the factor of mxfp4_twice().
+float mxfp4_half_scale(std::uint8_t scale);
+// Dequantises one matrix row of `row_size` weights from codes [row_size/8] words and scales
+// [row_size/32] bytes.
+void dequantize_mxfp4_row(const std::uint32_t* codes, const std::uint8_t* scales,
+                          std::uint32_t row_size, float* out);
+
 inline std::uint32_t pack_scale_zero(half scale, half zero) {
     return std::uint32_t{scale} | std::uint32_t{zero} << 16;
 }

@@ -102,11 +102,13 @@ ExpertRunner::Kernel ExpertRunner::gate_up_kernel(std::uint32_t family) const {
 ExpertRunner::Kernel ExpertRunner::down_kernel(std::uint32_t family) const {
     return static_cast<Kernel>((by_threads() ? group_down_serial_1 : group_down_1) + family);
 }
-// Kernels that read no weights are the same for clamped experts.
+// Kernels that read no weights are the same for experts of every form.
 std::string ExpertRunner::name_of(Kernel kernel) const {
-    const bool is_clamped = options_.shape.is_clamped() && kernel != unpack_rows &&
-                            kernel != pack_rows;
-    return text(kernel_names[kernel], is_clamped ? "_clamped" : "");
+    std::string name = kernel_names[kernel];
+    if (kernel == unpack_rows || kernel == pack_rows) return name;
+    // silu_mul reads products only.
+    if (options_.shape.is_mxfp4() && kernel != silu_mul) name += "_mxfp4";
+    return options_.shape.is_clamped() ? name + "_clamped" : name;
 }
 bool ExpertRunner::uses(Kernel kernel) const {
     if (kernel >= group_gate_up_row && kernel <= group_down_row) return !by_threads();

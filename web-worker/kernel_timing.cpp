@@ -34,6 +34,11 @@ std::string without_family(const std::string& kernel) {
 Result<ExpertShape> timing_shape(std::string_view name) {
     if (name == "qwen3-30b-a3b") return ExpertShape{2048, 768, 128};
     if (name == "gpt-oss-20b") return ExpertShape{2880, 2880, 64, true, 7.0f};
+    if (name == "gpt-oss-20b-mxfp4") {
+        ExpertShape shape{2880, 2880, mxfp4_block, true, 7.0f};
+        shape.codes = ExpertDtype::mxfp4;
+        return shape;
+    }
     if (name == "paper") return ExpertShape{4096, 2048, 128};
     if (name == "demo") return ExpertShape{384, 256, 128};
     return Error{ErrorCode::unsupported, text("no shape is called ", name)};
@@ -211,7 +216,10 @@ Bytes KernelTiming::blob() const {
         }
     };
     // scale 0.01 and zero point 8 keep the answers small
-    const std::uint32_t scale_zero = float_to_half(0.01f) | std::uint32_t{float_to_half(8)} << 16;
+    const std::uint32_t scale_zero = options_.shape.is_mxfp4()
+                                         ? 0x77777777u  // four scales of 2^-8
+                                         : float_to_half(0.01f) | std::uint32_t{float_to_half(8)}
+                                                                      << 16;
     fill(layout.gate_up_codes, word_of);
     fill(layout.gate_up_scale_zero, [&](std::uint64_t) { return scale_zero; });
     fill(layout.down_codes, word_of);

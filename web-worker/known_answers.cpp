@@ -20,7 +20,9 @@ class Sequence {
 }  // namespace
 
 KnownAnswers::KnownAnswers(ExpertForm form) {
-    if (form == ExpertForm::clamped) {
+    const bool is_mxfp4 = form == ExpertForm::mxfp4 || form == ExpertForm::mxfp4_clamped;
+    if (is_mxfp4) shape.codes = ExpertDtype::mxfp4;
+    if (form == ExpertForm::clamped || form == ExpertForm::mxfp4_clamped) {
         shape.has_bias = true;
         shape.clamp = 0.4f;  // about a quarter of the values reach it
     }
@@ -37,9 +39,9 @@ KnownAnswers::KnownAnswers(ExpertForm form) {
         for (auto* bias : {&weights.gate_bias, &weights.up_bias}) fill(*bias, inner, 0.3f);
         fill(weights.down_bias, hidden, 0.3f);
     }
-    blob = quantize_expert_int4(weights);
+    blob = quantize_expert(weights);
 
-    const auto view = view_expert_blob(blob, shape, ExpertDtype::int4);
+    const auto view = view_expert_blob(blob, shape, shape.codes);
     MOEX_CHECK(view.ok(), "the self-test's blob");
     expected.resize(x.size());
     expert_reference(std::span<double>(expected), dequantize_expert(*view),

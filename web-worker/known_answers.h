@@ -1,5 +1,5 @@
 // The known answers that decide whether a GPU or processor may serve: a small seeded expert of
-// either form, five rows, and the expected outputs in double.
+// each form, five rows, and the expected outputs in double.
 #pragma once
 
 #include <vector>

@@ -215,7 +215,7 @@ struct WorkerCore::State {
 
         Hello hello{.token = options.token,
                     .dtypes = {Dtype::f16, Dtype::bf16, Dtype::int8, Dtype::f32},
-                    .caps = {"group", held_cap, x_int8_cap, clamped_cap},
+                    .caps = {"group", held_cap, x_int8_cap, clamped_cap, mxfp4_cap},
                     .kernel_version = compute.kernel_version(),
                     .nickname = options.nickname,
                     .client = options.client,
@@ -277,11 +277,12 @@ struct WorkerCore::State {
              .lost = [this](const gpu::Loss& loss) { lost(loss); }});
     }
 
-    // The device was tested with plain experts when it was opened. If this model has clamped ones,
-    // their known answers are computed before the first call.
-    void test_clamped() {
-        if (!model->welcome.expert_shape.is_clamped()) return runner_ready();
-        keeper.test_form(ExpertForm::clamped, [this, life = model->life.watch()](Status tested) {
+    // The device was tested with plain experts when it was opened. If this model has experts of
+    // another form, their known answers are computed before the first call.
+    void test_form() {
+        const ExpertForm form = model->welcome.expert_shape.form();
+        if (form == ExpertForm::plain) return runner_ready();
+        keeper.test_form(form, [this, life = model->life.watch()](Status tested) {
             if (!life.alive()) return;
             if (tested.ok()) return runner_ready();
             if (tested.error().code == ErrorCode::device_lost)
@@ -332,7 +333,7 @@ struct WorkerCore::State {
                 if (!made.ok())
                     return fail(
                         text("This GPU cannot run the expert kernels: ", made.error().message));
-                test_clamped();
+                test_form();
             });
         }
         model->loader.report_tiers(model->hub_takes(tiers_cap));

@@ -5,7 +5,12 @@
   let codes_1 = codes_0 + chunks;
   let codes_2 = codes_0 + moe_intermediate_size * chunks;
   let codes_3 = codes_2 + chunks;
+//@ for i in 0..affine
   let scales_0 = blob + gate_up_scale_zero_word + output * groups;
+//@ end
+//@ for i in 0..mxfp4
+  let scales_0 = (blob + gate_up_scale_zero_word) * 4u + output * groups;
+//@ end
   let scales_1 = scales_0 + groups;
   let scales_2 = scales_0 + moe_intermediate_size * groups;
   let scales_3 = scales_2 + groups;

@@ -37,7 +37,12 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let scale_at = scales_0 + (chunk >> chunks_per_group_log2);
 //@ for w in 0..4
     var code_${w} = codes[codes_0 + ${w}u * chunks + chunk];
+//@ for i in 0..affine
     let scale_zero_${w} = words[scale_at + ${w}u * groups];
+//@ end
+//@ for i in 0..mxfp4
+    let scale_zero_${w} = mxfp4_scale(scale_at + ${w}u * groups);
+//@ end
 //@ end
 //@ include int4_chunk.wgsl
   }

@@ -59,14 +59,24 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
       let blob = upload[entry];
       let x_base_0 = upload[entry + 1u] * (moe_intermediate_size / 4u);
       let codes_0 = (blob + down_codes_word) / 4u + output * chunks;
+//@ for i in 0..affine
       let scales_0 = blob + down_scale_zero_word + output * groups;
+//@ end
+//@ for i in 0..mxfp4
+      let scales_0 = (blob + down_scale_zero_word) * 4u + output * groups;
+//@ end
       for (var first_chunk = 0u; first_chunk < chunks; first_chunk += 8u) {
         let chunk = first_chunk + lane;
         if (chunk < chunks) {
           let scale_at = scales_0 + (chunk >> chunks_per_group_log2);
 //@ for w in 0..4
           var code_${w} = codes[codes_0 + ${w}u * chunks + chunk];
+//@ for i in 0..affine
           let scale_zero_${w} = words[scale_at + ${w}u * groups];
+//@ end
+//@ for i in 0..mxfp4
+          let scale_zero_${w} = mxfp4_scale(scale_at + ${w}u * groups);
+//@ end
 //@ end
 //@ include int4_chunk.wgsl
         }

@@ -58,7 +58,12 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let at_${j} = min(chunk_${j}, chunks - 1u);
 //@ for w in 0..4
     let code_${j}_${w} = codes[codes_${w} + at_${j}];
+//@ for i in 0..affine
     let scale_zero_${j}_${w} = words[scales_${w} + (at_${j} >> chunks_per_group_log2)];
+//@ end
+//@ for i in 0..mxfp4
+    let scale_zero_${j}_${w} = mxfp4_scale(scales_${w} + at_${j});
+//@ end
 //@ end
 //@ end
 

@@ -146,7 +146,7 @@ Status eval_reference(const Invocation& invocation, LoadedModel& model,
                                                        model.package->directory().string(),
                                                        "; a divergence needs the same tokens")};
 
-    const bool in_integers = package->expert_dtype() == ExpertDtype::int4;
+    const bool in_integers = has_codes(package->expert_dtype());
     const Arithmetic arithmetic = in_integers ? Arithmetic::int8 : Arithmetic::exact;
     MOEX_ASSIGN(decoder, Decoder::create(package, *model.threads, {.arithmetic = arithmetic}));
     LocalExperts experts(package, *model.threads, {}, arithmetic);

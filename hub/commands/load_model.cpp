@@ -39,7 +39,7 @@ Result<Arithmetic> arithmetic_of(const Settings& settings, const ModelPackage& p
         return Error{ErrorCode::invalid_argument,
                      "--deterministic fixes sums in f32: leave --arithmetic int8 out"};
     if (asked == "exact" || deterministic) return Arithmetic::exact;
-    if (asked == "int8" || package.expert_dtype() == ExpertDtype::int4) return Arithmetic::int8;
+    if (asked == "int8" || has_codes(package.expert_dtype())) return Arithmetic::int8;
     return Arithmetic::exact;
 }
 

@@ -63,8 +63,8 @@ Status DraftParts::open_package(const std::string& folder, const LoadedModel& mo
     MOEX_TRY(check_vocabulary(*package, model));
     MOEX_TRY(package->require_all_blobs());
     // A draft needs no exact arithmetic, and the fastest one makes the most drafts.
-    const Arithmetic arithmetic = package->expert_dtype() == ExpertDtype::int4 ? Arithmetic::int8
-                                                                               : Arithmetic::exact;
+    const Arithmetic arithmetic = has_codes(package->expert_dtype()) ? Arithmetic::int8
+                                                                     : Arithmetic::exact;
     MOEX_ASSIGN(decoder, Decoder::create(package, *model.threads, {.arithmetic = arithmetic}));
     decoder_ = std::move(decoder);
     experts_ = std::make_unique<LocalExperts>(package, *model.threads, ExpertRounding{},
@@ -82,7 +82,7 @@ Status DraftParts::open_head(const LoadedModel& model,
     MOEX_TRY(package->require_all_blobs());
     MOEX_ASSIGN(decoder, model.decoder->draft_head(package, *model.threads));
     head_ = std::move(decoder);
-    const bool has_int4 = package->expert_dtype() == ExpertDtype::int4;
+    const bool has_int4 = has_codes(package->expert_dtype());
     head_experts_ = std::make_unique<LocalExperts>(package, *model.threads, ExpertRounding{},
                                                    has_int4 ? model.arithmetic : Arithmetic::exact);
     return {};

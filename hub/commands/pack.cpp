@@ -31,7 +31,9 @@ Result<std::uint32_t> group_of_settings(const Settings& settings) {
 
 Result<PackOptions> options_of_settings(const Settings& settings, bool auto_group = false) {
     PackOptions options;
-    options.expert_dtype = parse_expert_dtype(settings.text("expert-dtype")).value();
+    const std::string& dtype = settings.text("expert-dtype");
+    if (dtype != "auto") options.expert_dtype = parse_expert_dtype(dtype).value();
+    options.keeps_mxfp4 = dtype == "auto";
     if (!auto_group) {
         MOEX_ASSIGN(group_size, group_of_settings(settings));
         options.group_size_max = group_size;
@@ -145,7 +147,7 @@ Status calibrate_package(const std::string& directory, const std::string& path,
                                 package->tokenizer_file("tokenizer_config.json").value_or("")));
 
     // Calibrate with the same arithmetic as `serve`.
-    const bool in_integers = package->expert_dtype() == ExpertDtype::int4;
+    const bool in_integers = has_codes(package->expert_dtype());
     const Arithmetic arithmetic = in_integers ? Arithmetic::int8 : Arithmetic::exact;
     MOEX_ASSIGN(decoder, Decoder::create(package, threads, {.arithmetic = arithmetic}));
     LocalExperts experts(package, threads, {}, arithmetic);
@@ -200,7 +202,8 @@ Result<PackReport> pack_calibrated(const Invocation& invocation, const PackOptio
     const std::string whole = out + ".packing";
     if (fs::exists(fs::path(whole) / "manifest.json", failure)) fs::remove_all(whole, failure);
     MOEX_ASSIGN(packed, pack_checkpoint(checkpoint, whole, options, threads, progress));
-    if (options.expert_dtype == ExpertDtype::int4)
+    MOEX_ASSIGN(made, ModelPackage::open(whole));
+    if (made->expert_dtype() == ExpertDtype::int4)
         MOEX_TRY(calibrate_experts_of(checkpoint, whole, options,
                                       {.text_path = path,
                                        .tokens_max = settings.number("calibrate-tokens"),

@@ -28,10 +28,14 @@ void matmul(RowsOut out, const WeightMatrix& weights, RowsIn x) {
 void matmul_int4(RowsOut out, const Int4Matrix& weights, RowsIn x) {
     std::vector<float> row(weights.num_in);
     for (std::uint32_t n = 0; n < weights.num_out; ++n) {
-        dequantize_int4_row(
-            weights.codes + std::size_t{n} * weights.num_in / 8,
-            weights.scale_zero + std::size_t{n} * weights.num_in / weights.group_size,
-            weights.num_in, weights.group_size, row.data());
+        const std::uint32_t* const codes = weights.codes + std::size_t{n} * weights.num_in / 8;
+        const std::size_t first_group = std::size_t{n} * weights.num_in / weights.group_size;
+        if (weights.mxfp4_scales != nullptr)
+            dequantize_mxfp4_row(codes, weights.mxfp4_scales + first_group, weights.num_in,
+                                 row.data());
+        else
+            dequantize_int4_row(codes, weights.scale_zero + first_group, weights.num_in,
+                                weights.group_size, row.data());
         for (std::uint32_t r = 0; r < x.num_rows; ++r) {
             double sum = 0;
             for (std::uint32_t k = 0; k < weights.num_in; ++k)

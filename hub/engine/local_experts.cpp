@@ -16,11 +16,6 @@ WeightMatrix weight_matrix(const std::byte* data, ExpertDtype dtype, std::uint32
     return {data, dtype == ExpertDtype::bf16 ? WeightDtype::bf16 : WeightDtype::f32, num_out,
             num_in};
 }
-Int4Matrix int4_matrix(const std::byte* codes, const std::byte* scale_zero, std::uint32_t num_out,
-                       std::uint32_t num_in, std::uint32_t group_size) {
-    return {reinterpret_cast<const std::uint32_t*>(codes),
-            reinterpret_cast<const std::uint32_t*>(scale_zero), num_out, num_in, group_size};
-}
 
 // Minimum rows in a range of a parallel loop: a row takes a few microseconds, and waking a thread
 // takes ten.
@@ -84,34 +79,31 @@ struct LocalExperts::State {
     // [num_slots, hidden_size].
     Status run_exact(std::uint32_t layer, std::span<const ExpertRows> experts, RowsIn x,
                      std::span<const std::uint32_t> row_of_slot, float* y) const {
-        return package->expert_dtype() == ExpertDtype::int4
-                   ? run_int4(layer, experts, x, row_of_slot, y)
-                   : run_plain(layer, experts, x, row_of_slot, y);
+        return has_codes(package->expert_dtype()) ? run_codes(layer, experts, x, row_of_slot, y)
+                                                  : run_plain(layer, experts, x, row_of_slot, y);
     }
-    Status run_int4(std::uint32_t layer, std::span<const ExpertRows> experts, RowsIn x,
-                    std::span<const std::uint32_t> row_of_slot, float* y) const;
+    Status run_codes(std::uint32_t layer, std::span<const ExpertRows> experts, RowsIn x,
+                     std::span<const std::uint32_t> row_of_slot, float* y) const;
     Status run_plain(std::uint32_t layer, std::span<const ExpertRows> experts, RowsIn x,
                      std::span<const std::uint32_t> row_of_slot, float* y) const;
     RowsIn rounded_rows(const ExpertBatch& batch) const;
     void sum_slots(const ExpertBatch& batch, const PairOrder& order, float* y) const;
 };
 
-Status LocalExperts::State::run_int4(std::uint32_t layer, std::span<const ExpertRows> experts,
-                                     RowsIn x, std::span<const std::uint32_t> row_of_slot,
-                                     float* y) const {
+Status LocalExperts::State::run_codes(std::uint32_t layer, std::span<const ExpertRows> experts,
+                                      RowsIn x, std::span<const std::uint32_t> row_of_slot,
+                                      float* y) const {
     const ExpertShape& shape = package->expert_shape();
     std::vector<ExactExpert> exact;
     for (const ExpertRows& rows : experts) {
         MOEX_ASSIGN(blob, package->blob(layer, rows.expert));
-        MOEX_ASSIGN(view, view_expert_blob(blob, shape, ExpertDtype::int4));
-        exact.push_back(
-            {rows.first,
-             rows.count,
-             int4_matrix(view.gate_up_codes, view.gate_up_scale_zero,
-                         2 * shape.moe_intermediate_size, shape.hidden_size, shape.group_size),
-             int4_matrix(view.down_codes, view.down_scale_zero, shape.hidden_size,
-                         shape.moe_intermediate_size, shape.group_size),
-             {view.gate_up_bias, view.down_bias, shape.clamp}});
+        MOEX_ASSIGN(view, view_expert_blob(blob, shape, package->expert_dtype()));
+        const ExpertMatrices matrices = expert_matrices(view);
+        exact.push_back({rows.first,
+                         rows.count,
+                         matrices.gate_up,
+                         matrices.down,
+                         {view.gate_up_bias, view.down_bias, shape.clamp}});
     }
     compute_experts(exact, x, row_of_slot, y, threads);
     return {};
@@ -190,7 +182,7 @@ LocalExperts::LocalExperts(std::shared_ptr<const ModelPackage> package, ThreadPo
     : state_(new State{std::move(package), threads, rounding, nullptr}) {
     MOEX_CHECK(arithmetic == Arithmetic::exact || !rounding.deterministic,
                "deterministic rounding fixes sums in f32");
-    if (arithmetic == Arithmetic::int8 && state_->package->expert_dtype() == ExpertDtype::int4)
+    if (arithmetic == Arithmetic::int8 && has_codes(state_->package->expert_dtype()))
         state_->packed = std::make_unique<PackedExperts>(state_->package, threads);
 }
 LocalExperts::~LocalExperts() = default;

@@ -12,28 +12,15 @@ constexpr std::size_t pack_panels_grain = 4;
 // steps are always shorter.
 constexpr std::chrono::milliseconds rest_between_steps{20};
 
-Int4Matrix int4_matrix(const std::byte* codes, const std::byte* scale_zero,
-                       const PackedMatrix& shape) {
-    return {reinterpret_cast<const std::uint32_t*>(codes),
-            reinterpret_cast<const std::uint32_t*>(scale_zero), shape.num_out, shape.num_in,
-            shape.group_size};
-}
-
 }  // namespace
 
 PackedExperts::PackedExperts(std::shared_ptr<const ModelPackage> package, ThreadPool& threads)
     : package_(std::move(package)),
       threads_(threads) {
     const ModelConfig& config = package_->config();
-    const ExpertShape& shape = package_->expert_shape();
-    up_ = {.dtype = PackedDtype::int4,
-           .num_out = 2 * shape.moe_intermediate_size,
-           .num_in = shape.hidden_size,
-           .group_size = shape.group_size};
-    down_ = {.dtype = PackedDtype::int4,
-             .num_out = shape.hidden_size,
-             .num_in = shape.moe_intermediate_size,
-             .group_size = shape.group_size};
+    const ExpertPanels panels = expert_panels(package_->expert_shape());
+    up_ = panels.gate_up;
+    down_ = panels.down;
 
     layers_.resize(config.num_layers);
     ready_ = std::make_unique<std::atomic<bool>[]>(std::size_t{config.num_layers} *
@@ -60,9 +47,9 @@ std::atomic<bool>& PackedExperts::ready(std::uint32_t layer, std::uint32_t exper
 Result<PackedExperts::Unpacked> PackedExperts::find(std::uint32_t layer,
                                                     std::uint32_t expert) const {
     MOEX_ASSIGN(blob, package_->blob(layer, expert));
-    MOEX_ASSIGN(view, view_expert_blob(blob, package_->expert_shape(), ExpertDtype::int4));
-    return Unpacked{expert, int4_matrix(view.gate_up_codes, view.gate_up_scale_zero, up_),
-                    int4_matrix(view.down_codes, view.down_scale_zero, down_)};
+    MOEX_ASSIGN(view, view_expert_blob(blob, package_->expert_shape(), package_->expert_dtype()));
+    const ExpertMatrices matrices = expert_matrices(view);
+    return Unpacked{expert, matrices.gate_up, matrices.down};
 }
 
 Status PackedExperts::pack_missing(std::uint32_t layer, std::span<const ExpertRows> experts) {
@@ -163,7 +150,7 @@ Status PackedExperts::add_extras(std::uint32_t layer, std::uint32_t expert,
     const ExpertShape& shape = package_->expert_shape();
     if (shape.is_plain()) return {};
     MOEX_ASSIGN(blob, package_->blob(layer, expert));
-    MOEX_ASSIGN(view, view_expert_blob(blob, shape, ExpertDtype::int4));
+    MOEX_ASSIGN(view, view_expert_blob(blob, shape, package_->expert_dtype()));
     out.extras = {view.gate_up_bias, view.down_bias, shape.clamp};
     return {};
 }

@@ -1,6 +1,6 @@
-// INT4 experts in integer arithmetic: weights in panels, and the products of a round over them. An
-// expert is packed when a layer first requests it, or earlier on a background thread. Once an
-// expert is packed, its mapped file pages are released. Thread-safe.
+// Experts of 4 bits (INT4 or MXFP4) in integer arithmetic: weights in panels, and the products of a
+// round over them. An expert is packed when a layer first requests it, or earlier on a background
+// thread. Once an expert is packed, its mapped file pages are released. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -25,7 +25,7 @@ struct ExpertRows {
 
 class PackedExperts {
   public:
-    // The experts of `package` must be INT4.
+    // The experts of `package` must have codes (has_codes()).
     PackedExperts(std::shared_ptr<const ModelPackage> package, ThreadPool& threads);
     ~PackedExperts();
 

@@ -361,8 +361,10 @@ const Setting pull_settings[] = {
 
 // Settings of pack and synth, and of other commands that take long.
 const Setting pack_settings[] = {
-    {"expert-dtype", word, makes_package, all_help, "DTYPE", "int4",
-     "data type of the stored experts; bf16 and f32 only run locally", 0, 0, "int4|bf16|f32"},
+    {"expert-dtype", word, makes_package, all_help, "DTYPE", "auto",
+     "data type of the stored experts; bf16 and f32 only run locally\n"
+     "auto: mxfp4 where the checkpoint has its experts in it, else int4",
+     0, 0, "auto|int4|mxfp4|bf16|f32"},
     {"group", word, makes_package, all_help, "N", "128",
      "largest INT4 group: 32, 64, 128 or auto\n"
      "auto (pack alone): the smallest group at the bytes of a package with groups of 128;\n"

@@ -237,6 +237,32 @@ TEST(WelcomeTest, ClampedExpertsComeBack) {
         "bad_field");
 }
 
+TEST(WelcomeTest, ExpertsInMxfp4ComeBack) {
+    Welcome sent = sample_welcome();
+    sent.expert_shape.codes = ExpertDtype::mxfp4;
+    sent.expert_shape.group_size = mxfp4_block;
+    sent.expert_blob_bytes = expert_blob_layout(sent.expert_shape).size_bytes;
+    // 17 bytes for each 32 weights
+    EXPECT_EQ(sent.expert_blob_bytes, 3u * 384 * 256 / 32 * 17);
+    const Bytes frame = encode_welcome(sent);
+    const auto got = decode_welcome(frame);
+    ASSERT_TRUE(got.ok()) << got.error().message;
+    EXPECT_EQ(got->expert_shape, sent.expert_shape);
+
+    const auto with = [&](const char* key, Json value) {
+        return verdict(decode_welcome(
+            changed(frame, FrameType::welcome, [&](Json& json) { json["model"][key] = value; })));
+    };
+    EXPECT_EQ(with("codes", "bf16"), "bad_field");
+    EXPECT_EQ(with("codes", "nf4"), "bad_field");
+    EXPECT_EQ(with("codes", 4), "bad_field");
+    EXPECT_EQ(with("group_size", 64), "bad_field");
+    // A worker that does not know the field finds a blob of another size.
+    EXPECT_EQ(verdict(decode_welcome(changed(frame, FrameType::welcome,
+                                             [](Json& json) { json["model"].erase("codes"); }))),
+              "bad_field");
+}
+
 TEST(WelcomeTest, BadWelcomesAreRefused) {
     const Bytes frame = encode_welcome(sample_welcome());
     expect_truncations_refused(frame, [](ByteView bytes) { return decode_welcome(bytes); });

@@ -90,7 +90,7 @@ TEST(QuantizeTest, BiasesKeepTheirBits) {
         weights.up_bias.push_back(-0.1f - static_cast<float>(i));
     }
     for (std::size_t i = 0; i < 64; ++i) weights.down_bias.push_back(0.3f * static_cast<float>(i));
-    const Bytes blob = quantize_expert_int4(weights);
+    const Bytes blob = quantize_expert(weights);
     const auto view = view_expert_blob(blob, weights.shape, ExpertDtype::int4);
     ASSERT_TRUE(view.ok());
     const ExpertWeights back = dequantize_expert(*view);
@@ -103,7 +103,7 @@ TEST(QuantizeTest, EveryGroupSizeStaysWithinHalfAStep) {
     for (const ExpertShape shape :
          {ExpertShape{384, 256, 128}, ExpertShape{128, 192, 64}, ExpertShape{96, 160, 32}}) {
         const ExpertWeights weights = random_expert(shape, shape.hidden_size);
-        const Bytes blob = quantize_expert_int4(weights);
+        const Bytes blob = quantize_expert(weights);
         const auto view = view_expert_blob(blob, shape, ExpertDtype::int4);
         ASSERT_TRUE(view.ok());
         const ExpertWeights back = dequantize_expert(*view);
@@ -123,7 +123,7 @@ TEST(QuantizeTest, ZeroConstantTinyAndOneSidedGroupsKeepTheirValues) {
         weights.gate[i] = i < 512 ? 0.0f : -3.0f;
         weights.up[i] = i < 512 ? 1e-7f : 100.0f + static_cast<float>(i % 32);
     }
-    const Bytes blob = quantize_expert_int4(weights);
+    const Bytes blob = quantize_expert(weights);
     const ExpertWeights back = dequantize_expert(*view_expert_blob(blob, shape, ExpertDtype::int4));
 
     for (std::size_t i = 0; i < 1024; ++i) {
@@ -133,9 +133,28 @@ TEST(QuantizeTest, ZeroConstantTinyAndOneSidedGroupsKeepTheirValues) {
     }
 }
 
+TEST(QuantizeTest, Mxfp4ChoosesTheNearestValue) {
+    ExpertShape shape{64, 32, mxfp4_block};
+    shape.codes = ExpertDtype::mxfp4;
+    const ExpertWeights weights = random_expert(shape, 3, 0.1f);
+    const Bytes blob = quantize_expert(weights);
+    const ExpertWeights back = dequantize_expert(*view_expert_blob(blob, shape, shape.codes));
+    // Neighbouring values differ by a third of the larger one at most.
+    for (std::size_t block = 0; block < weights.gate.size(); block += 32) {
+        float largest = 0;
+        for (std::size_t i = block; i < block + 32; ++i)
+            largest = std::max(largest, std::abs(weights.gate[i]));
+        for (std::size_t i = block; i < block + 32; ++i)
+            EXPECT_LE(std::abs(back.gate[i] - weights.gate[i]), largest / 3) << i;
+    }
+    // What is in MXFP4 already stays as it is.
+    EXPECT_EQ(dequantize_expert(*view_expert_blob(quantize_expert(back), shape, shape.codes)).up,
+              back.up);
+}
+
 TEST(QuantizeTest, ScalesAreNormalHalves) {
     const ExpertShape shape{64, 64, 32};
-    const Bytes blob = quantize_expert_int4(random_expert(shape, 3, 1e-6f));
+    const Bytes blob = quantize_expert(random_expert(shape, 3, 1e-6f));
     const ExpertBlobLayout layout = expert_blob_layout(shape);
     for (const BlobSection& section : {layout.gate_up_scale_zero, layout.down_scale_zero}) {
         ByteReader in(ByteView(blob).subspan(section.offset_bytes, section.size_bytes));

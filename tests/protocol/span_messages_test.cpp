@@ -279,6 +279,7 @@ TEST(SpanLayerTest, EachFieldOfVersion2ComesBack) {
     EXPECT_FALSE(alone([](SpanLayer& layer) { layer.attention_scale = 1; }));
     EXPECT_FALSE(alone([](SpanLayer& layer) { layer.residual_multiplier = 2; }));
     EXPECT_FALSE(alone([](SpanLayer& layer) { layer.expert_clamp = 7; }));
+    EXPECT_FALSE(alone([](SpanLayer& layer) { layer.mxfp4_experts = true; }));
     EXPECT_FALSE(alone([](SpanLayer& layer) {
         layer.rope_scaling = {.factor = 2, .kind = RopeScalingKind::linear};
     }));
@@ -300,6 +301,7 @@ TEST(SpanLayerTest, DamagedVersion2IsRefused) {
             EXPECT_EQ(damaged(at, value), "bad_field") << at << ' ' << value;
     EXPECT_EQ(damaged(108, 0), "bad_field");
     EXPECT_EQ(damaged(116, 3), "bad_field");  // kind of the stretch
+    EXPECT_EQ(verdict(decode_span_layer(with_u16(bytes, 118, 2))), "bad_field");  // codes
     for (const std::size_t at : {120, 128, 136})
         EXPECT_EQ(damaged(at + 4, 0x7ff00000), "bad_field") << at;
     for (const std::size_t at : {144, 148, 152, 156}) EXPECT_EQ(damaged(at, 1), "bad_field") << at;

@@ -178,9 +178,11 @@ TEST(BlobTest, DemoAndQwenHaveTheirPublishedSizes) {
 }
 
 TEST(BlobTest, SectionsAreAlignedAndDoNotOverlap) {
-    for (const ExpertDtype dtype : {ExpertDtype::int4, ExpertDtype::bf16, ExpertDtype::f32})
-        for (const ExpertShape shape : {ExpertShape{96, 160, 32}, ExpertShape{352, 224, 32},
-                                        ExpertShape{32, 32, 32}, demo_shape}) {
+    for (const ExpertDtype dtype :
+         {ExpertDtype::int4, ExpertDtype::mxfp4, ExpertDtype::bf16, ExpertDtype::f32})
+        for (ExpertShape shape : {ExpertShape{96, 160, 32}, ExpertShape{352, 224, 32},
+                                  ExpertShape{32, 32, 32}, demo_shape}) {
+            if (dtype == ExpertDtype::mxfp4) shape.group_size = mxfp4_block;
             const ExpertBlobLayout layout = expert_blob_layout(shape, dtype);
             std::uint64_t end = 0;
             for (const BlobSection& section : {layout.gate_up_codes, layout.gate_up_scale_zero,
@@ -195,6 +197,30 @@ TEST(BlobTest, SectionsAreAlignedAndDoNotOverlap) {
         }
     EXPECT_EQ(expert_blob_layout({64, 32, 0}, ExpertDtype::f32).size_bytes, 3u * 64 * 32 * 4);
     EXPECT_EQ(expert_blob_layout({64, 32, 0}, ExpertDtype::bf16).down_scale_zero.size_bytes, 0u);
+}
+
+// gpt-oss-20b's experts take the bytes that the checkpoint has for them.
+TEST(BlobTest, Mxfp4TakesSeventeenBytesForThirtyTwoWeights) {
+    ExpertShape shape{2880, 2880, mxfp4_block, true, 7};
+    shape.codes = ExpertDtype::mxfp4;
+    EXPECT_EQ(expert_blob_layout(shape).size_bytes,
+              3u * 2880 * 2880 / 32 * 17 + 4 * 3 * 2880 + 128);
+    EXPECT_EQ(shape.form(), ExpertForm::mxfp4_clamped);
+}
+
+TEST(BlobTest, Mxfp4RowHasTheValuesOfItsCodes) {
+    // Codes 0 to 15, twice; the scale 2^-3.
+    const std::uint32_t codes[] = {0x76543210, 0xfedcba98, 0x76543210, 0xfedcba98};
+    const std::uint8_t scale = 124;
+    float row[32];
+    dequantize_mxfp4_row(codes, &scale, 32, row);
+    const float values[] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
+    for (int i = 0; i < 32; ++i) {
+        EXPECT_EQ(std::abs(row[i]), values[i % 8] / 8) << i;
+        EXPECT_EQ(row[i]<0, i % 16> 8) << i;
+    }
+    for (int byte = 0; byte <= mxfp4_scale_max; ++byte)
+        EXPECT_EQ(mxfp4_half_scale(static_cast<std::uint8_t>(byte)), std::ldexp(1.0f, byte - 128));
 }
 
 TEST(BlobTest, WrongSizeOrAlignmentIsRefused) {

@@ -2,6 +2,7 @@
 // both arithmetics, whatever rows share a group. Other tests: the experts that the worker keeps
 // when its memory limit changes, and WorkerCore on the processor.
 #include <cstring>
+#include <map>
 
 #include "protocol/expert_reference.h"
 #include "tests/hub/engine/engine_fixture.h"
@@ -25,12 +26,10 @@ using Form = std::tuple<WorkerArithmetic, ExpertForm>;
 class CpuWorkerTest : public testing::TestWithParam<Form> {
   protected:
     CpuWorkerTest()
-        : package_(std::get<ExpertForm>(GetParam()) == ExpertForm::plain ? test::tiny_package()
-                                                                         : clamped_package()),
+        : package_(package_of(std::get<ExpertForm>(GetParam()))),
           config_(package_->config()),
           compute_(platform_, {.arithmetic = arithmetic(), .threads = 2}) {
-        EXPECT_EQ(package_->expert_shape().is_plain(),
-                  std::get<ExpertForm>(GetParam()) == ExpertForm::plain);
+        EXPECT_EQ(package_->expert_shape().form(), std::get<ExpertForm>(GetParam()));
         welcome_.limits = {.hidden_size = config_.hidden_size,
                            .num_layers = config_.num_layers,
                            .num_experts = config_.num_experts,
@@ -45,16 +44,22 @@ class CpuWorkerTest : public testing::TestWithParam<Form> {
 
     static WorkerArithmetic arithmetic() { return std::get<WorkerArithmetic>(GetParam()); }
 
-    // About half of the values reach this clamp.
-    static std::shared_ptr<const ModelPackage> clamped_package() {
+    // About half of the values reach the clamp.
+    static std::shared_ptr<const ModelPackage> package_of(ExpertForm form) {
+        if (form == ExpertForm::plain) return test::tiny_package();
+        const bool is_mxfp4 = form != ExpertForm::clamped;
         ModelConfig config = test::tiny_config();
         for (LayerPlan& plan : config.layers) {
-            if (!plan.is_routed) continue;
+            if (!plan.is_routed || form == ExpertForm::mxfp4) continue;
             plan.activation = Activation::clamped_swiglu;
             plan.activation_limit = 0.1;
             plan.has_expert_bias = true;
         }
-        static const std::shared_ptr<const ModelPackage> package = test::synth(config, "clamped");
+        static std::map<ExpertForm, std::shared_ptr<const ModelPackage>> packages;
+        std::shared_ptr<const ModelPackage>& package = packages[form];
+        if (!package)
+            package = test::synth(config, text("form-", static_cast<int>(form)),
+                                  is_mxfp4 ? ExpertDtype::mxfp4 : ExpertDtype::int4);
         return package;
     }
 
@@ -148,16 +153,20 @@ class CpuWorkerTest : public testing::TestWithParam<Form> {
     Compute::Parts parts_;
 };
 
-INSTANTIATE_TEST_SUITE_P(BothArithmetics, CpuWorkerTest,
-                         testing::Combine(testing::Values(WorkerArithmetic::exact,
-                                                          WorkerArithmetic::int8),
-                                          testing::Values(ExpertForm::plain, ExpertForm::clamped)),
-                         [](const auto& info) {
-                             const ExpertForm form = std::get<ExpertForm>(info.param);
-                             const auto arithmetic = std::get<WorkerArithmetic>(info.param);
-                             return text(worker_arithmetic_name(arithmetic),
-                                         form == ExpertForm::plain ? "" : "_clamped");
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    BothArithmetics, CpuWorkerTest,
+    testing::Combine(testing::Values(WorkerArithmetic::exact, WorkerArithmetic::int8),
+                     testing::Values(ExpertForm::plain, ExpertForm::clamped, ExpertForm::mxfp4,
+                                     ExpertForm::mxfp4_clamped)),
+    [](const auto& info) {
+        const ExpertForm form = std::get<ExpertForm>(info.param);
+        const auto arithmetic = std::get<WorkerArithmetic>(info.param);
+        return text(worker_arithmetic_name(arithmetic), form == ExpertForm::mxfp4 ? "_mxfp4"
+                                                        : form == ExpertForm::mxfp4_clamped
+                                                            ? "_mxfp4_clamped"
+                                                        : form == ExpertForm::clamped ? "_clamped"
+                                                                                      : "");
+    });
 
 TEST_P(CpuWorkerTest, AnAnswerHasTheBitsOfTheHubsLocalBackend) {
     for (const std::uint32_t num_tokens : {1u, 2u, 7u, 64u}) {
@@ -301,7 +310,7 @@ TEST(CpuWorkerCoreTest, WorkerReportsItsArithmeticAndAnswers) {
         ASSERT_TRUE(result.ok()) << result.error().message;
         EXPECT_LE(error_of(result->y, group), arithmetic == WorkerArithmetic::exact ? 1e-6 : 2e-2);
         EXPECT_LE(stage.status().self_test_nrmse, 1e-6);
-        EXPECT_EQ(hello->caps.back(), clamped_cap);
+        EXPECT_EQ(hello->caps.back(), mxfp4_cap);
     }
 }
 

@@ -68,6 +68,19 @@ Held held(WeightKind kind, Floats values, std::uint32_t group) {
             values[i + 1] = bfloat16_to_float(high);
             out.codes.push_back(low | std::uint32_t{high} << 16);
         }
+    } else if (kind == WeightKind::mxfp4) {
+        out.codes.resize(values.size() / 8);
+        out.scale_zero.resize(values.size() / 32 / 4);
+        for (std::size_t i = 0; i < values.size(); ++i) {
+            // Every code occurs, with scales of 2^-3, 2^-2 and 2^-1.
+            const auto code = static_cast<std::uint32_t>(
+                std::bit_cast<std::uint32_t>(values[i]) >> 7 & 15);
+            const std::uint32_t scale = 124 + i / 32 % 3;
+            out.codes[i / 8] |= code << 4 * (i % 8);
+            if (i % 32 == 0) out.scale_zero[i / 128] |= scale << 8 * (i / 32 % 4);
+            values[i] = static_cast<float>(mxfp4_twice(code)) *
+                        mxfp4_half_scale(static_cast<std::uint8_t>(scale));
+        }
     } else {
         for (std::size_t i = 0; i < values.size(); i += group) {
             const half scale = float_to_half(0.2f + 0.01f * static_cast<float>(i % 7)),
@@ -86,7 +99,10 @@ Held held(WeightKind kind, Floats values, std::uint32_t group) {
     return out;
 }
 const char* name_of(WeightKind kind) {
-    return kind == WeightKind::bf16 ? "bf16" : kind == WeightKind::f32 ? "f32" : "int4";
+    return kind == WeightKind::bf16    ? "bf16"
+           : kind == WeightKind::f32   ? "f32"
+           : kind == WeightKind::mxfp4 ? "mxfp4"
+                                       : "int4";
 }
 constexpr std::uint32_t one_bits = std::bit_cast<std::uint32_t>(1.0f);
 constexpr WeightKind every_kind[] = {WeightKind::bf16, WeightKind::f32, WeightKind::int4};
@@ -756,7 +772,8 @@ TEST_F(DecoderKernelsTest, ExpertsAgreeWithDoubleAndThoseOfOtherArenasArePassedO
     const Words routes = {5, std::bit_cast<std::uint32_t>(0.25f), 8,
                           std::bit_cast<std::uint32_t>(0.75f)};
     const Floats gate_up_bias = random_floats(2 * inner, 16), down_bias = random_floats(hidden, 17);
-    for (const WeightKind kind : every_kind)
+    for (const WeightKind kind :
+         {WeightKind::bf16, WeightKind::f32, WeightKind::int4, WeightKind::mxfp4})
         for (const bool clamped : {false, true}) {
             SCOPED_TRACE(name_of(kind));
             const ExpertShape shape{hidden, inner, group, clamped, clamped ? 0.7f : 0.0f};
@@ -780,7 +797,7 @@ TEST_F(DecoderKernelsTest, ExpertsAgreeWithDoubleAndThoseOfOtherArenasArePassedO
 
             const auto constants = expert_constants(shape, layout, top_k);
             const Words place = {6, 3, blob_words, 0};
-            const bool int4 = kind == WeightKind::int4;
+            const bool int4 = kind == WeightKind::int4 || kind == WeightKind::mxfp4;
             std::vector<Words> buffers = {routes, arena, words_of(int4 ? transposed(x) : x),
                                           Words(top_k * inner), place};
             if (int4) buffers.push_back(arena);

@@ -24,12 +24,6 @@ bool same_bits(std::span<const float> a, std::span<const float> b) {
     return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
 }
 
-Int4Matrix matrix(const std::byte* codes, const std::byte* scale_zero, const PackedMatrix& shape) {
-    return {reinterpret_cast<const std::uint32_t*>(codes),
-            reinterpret_cast<const std::uint32_t*>(scale_zero), shape.num_out, shape.num_in,
-            shape.group_size};
-}
-
 // Compares the answers of compute_experts() with those of plain loops over one row at a time.
 bool expert_agrees(const ExpertShape& shape, std::uint32_t num_rows, ThreadPool& threads) {
     FormulaExpert expert(shape, num_rows);
@@ -69,9 +63,13 @@ FormulaExpert::FormulaExpert(const ExpertShape& shape, std::uint32_t seed) {
     for (const BlobSection& scales : {layout.gate_up_scale_zero, layout.down_scale_zero})
         for (std::uint64_t at = 0; at < scales.size_bytes; at += 4) {
             const std::uint32_t random = sequence.next();
-            const std::uint32_t word = pack_scale_zero(
-                float_to_half(0.004f + 0.00002f * static_cast<float>(random % 100)),
-                float_to_half(7.0f + 0.01f * static_cast<float>(random / 100 % 100)));
+            // MXFP4: four scales of 2^-9 to 2^-6.
+            const std::uint32_t word =
+                shape.is_mxfp4()
+                    ? 0x76767676u + (random & 0x03030303u)
+                    : pack_scale_zero(
+                          float_to_half(0.004f + 0.00002f * static_cast<float>(random % 100)),
+                          float_to_half(7.0f + 0.01f * static_cast<float>(random / 100 % 100)));
             std::memcpy(blob.data() + scales.offset_bytes + at, &word, 4);
         }
     for (const BlobSection& biases : {layout.gate_up_bias, layout.down_bias})
@@ -81,22 +79,13 @@ FormulaExpert::FormulaExpert(const ExpertShape& shape, std::uint32_t seed) {
             std::memcpy(blob.data() + biases.offset_bytes + at, &bias, 4);
         }
 
-    PackedMatrix up{.dtype = PackedDtype::int4,
-                    .num_out = 2 * shape.moe_intermediate_size,
-                    .num_in = shape.hidden_size,
-                    .group_size = shape.group_size};
-    PackedMatrix down{.dtype = PackedDtype::int4,
-                      .num_out = shape.hidden_size,
-                      .num_in = shape.moe_intermediate_size,
-                      .group_size = shape.group_size};
-    const auto view = view_expert_blob(blob, shape, ExpertDtype::int4);
+    const auto view = view_expert_blob(blob, shape, shape.codes);
     MOEX_CHECK(view.ok(), "a blob of a formula");
-    exact = {0,
-             0,
-             matrix(view->gate_up_codes, view->gate_up_scale_zero, up),
-             matrix(view->down_codes, view->down_scale_zero, down),
-             {view->gate_up_bias, view->down_bias, shape.clamp}};
+    const ExpertMatrices matrices = expert_matrices(*view);
+    exact = {
+        0, 0, matrices.gate_up, matrices.down, {view->gate_up_bias, view->down_bias, shape.clamp}};
 
+    auto [up, down] = expert_panels(shape);
     panels = AlignedBuffer(up.size_bytes() + down.size_bytes());
     up.data = panels.data();
     down.data = panels.data() + up.size_bytes();
@@ -119,12 +108,15 @@ std::string integer_disagreements() {
     std::string found;
     for (const ExpertShape& shape :
          {ExpertShape{32, 32, 32}, ExpertShape{96, 64, 32}, ExpertShape{192, 64, 64},
-          ExpertShape{384, 256, 128}, ExpertShape{96, 64, 32, true, 0.4f}})
+          ExpertShape{384, 256, 128}, ExpertShape{96, 64, 32, true, 0.4f},
+          ExpertShape{96, 64, 32, false, 0, ExpertDtype::mxfp4},
+          ExpertShape{384, 256, 32, true, 0.4f, ExpertDtype::mxfp4}})
         for (const std::uint32_t num_rows : {1u, 2u, 3u, 4u, 5u, 7u, 8u, 13u, 16u, 33u})
             if (!expert_agrees(shape, num_rows, one_thread))
                 found += text(integer_path().name, ": ", shape.hidden_size, " x ",
                               shape.moe_intermediate_size, ", groups of ", shape.group_size, ", ",
-                              num_rows, " rows", shape.is_clamped() ? ", clamped\n" : "\n");
+                              num_rows, " rows", shape.is_mxfp4() ? ", mxfp4" : "",
+                              shape.is_clamped() ? ", clamped\n" : "\n");
 
     const auto x = formula_rows(1, 128, 9);
     std::int8_t fast[128], twin[128];

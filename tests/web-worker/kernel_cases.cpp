@@ -36,7 +36,7 @@ Bytes random_blob(const ExpertShape& shape, std::uint64_t seed) {
         fill(weights.up_bias, shape.moe_intermediate_size);
         fill(weights.down_bias, shape.hidden_size);
     }
-    return quantize_expert_int4(weights);
+    return quantize_expert(weights);
 }
 
 struct Run : std::enable_shared_from_this<Run> {
@@ -94,7 +94,7 @@ struct Run : std::enable_shared_from_this<Run> {
         expected.assign(std::size_t{one.unsummed ? num_pairs : one.num_tokens} * hidden, 0.0);
         std::size_t pair = 0;
         for (std::size_t i = 0; i < group.experts.size(); ++i) {
-            const auto view = view_expert_blob(blobs[i], one.shape, ExpertDtype::int4);
+            const auto view = view_expert_blob(blobs[i], one.shape, one.shape.codes);
             MOEX_CHECK(view.ok(), "a blob of ours");
             const ExpertWeights weights = dequantize_expert(*view);
 
@@ -298,8 +298,9 @@ double kernel_tolerance(const KernelCase& one) {
 
 std::string kernel_case_name(const KernelCase& one) {
     return text(one.shape_name, ' ', one.shape.hidden_size, 'x', one.shape.moe_intermediate_size,
-                " g", one.shape.group_size, one.shape.is_clamped() ? " clamped" : "",
-                " M=", one.num_tokens, ' ', dtype_name(one.dtype), one.x_int8 ? " of int8" : "",
+                " g", one.shape.group_size, one.shape.is_mxfp4() ? " mxfp4" : "",
+                one.shape.is_clamped() ? " clamped" : "", " M=", one.num_tokens, ' ',
+                dtype_name(one.dtype), one.x_int8 ? " of int8" : "",
                 one.bits        ? " bits"
                 : one.published ? " published"
                 : one.unsummed  ? " group unsummed"
@@ -307,6 +308,11 @@ std::string kernel_case_name(const KernelCase& one) {
                 one.kernels == RoundKernels::lanes     ? " by lanes"
                 : one.kernels == RoundKernels::threads ? " by threads"
                                                        : "");
+}
+
+static ExpertShape in_mxfp4(ExpertShape shape) {
+    shape.codes = ExpertDtype::mxfp4;
+    return shape;
 }
 
 std::vector<KernelCase> kernel_cases(bool wide) {
@@ -340,6 +346,9 @@ std::vector<KernelCase> kernel_cases(bool wide) {
     add("odd", {96, 160, 32, true, 0.7f}, {1, 4, 8, 9, 33}, true);
     add("demo", {384, 256, 128, true, 0.7f}, {1, 5, 17}, true);
     if (wide) add("gpt-oss", {2880, 2880, 64, true, 7.0f}, {1, 8}, false);
+    add("odd", in_mxfp4({96, 160, 32}), {1, 4, 8, 9, 33}, true);
+    add("odd", in_mxfp4({352, 224, 32, true, 0.7f}), {1, 4, 17}, true);
+    if (wide) add("gpt-oss", in_mxfp4({2880, 2880, 32, true, 7.0f}), {1, 8}, false);
     add("qwen", {2048, 768, 128}, {1, 8, 64}, wide);
     add("paper", {4096, 2048, 128}, {1, 8}, wide);
     if (wide)
@@ -355,6 +364,9 @@ std::vector<KernelCase> kernel_cases(bool wide) {
     for (const std::uint32_t rows : {1u, 2u, 5u, 8u, 9u, 21u})
         for (const ExpertShape shape : {ExpertShape{96, 160, 32}, {96, 160, 32, true, 0.7f}})
             cases.push_back({"odd", shape, rows, Dtype::f32, false, false, true});
+    for (const std::uint32_t rows : {1u, 5u, 9u, 21u})
+        for (const ExpertShape shape : {ExpertShape{96, 160, 32}, {352, 224, 32, true, 0.7f}})
+            cases.push_back({"odd", in_mxfp4(shape), rows, Dtype::f16, false, false, true});
     cases.push_back({"odd", {352, 224, 32}, 21, Dtype::f16, false, false, true});
     cases.push_back({"odd", {352, 224, 32}, 11, Dtype::bf16, false, false, true});
     cases.push_back({"odd", {352, 224, 32, true, 0.7f}, 21, Dtype::f16, false, false, true});

@@ -207,7 +207,8 @@ TEST_F(KernelsTest, RowsInWireFormAreThoseOfTheTwin) {
 }
 
 TEST_F(KernelsTest, SelfTestPasses) {
-    for (const ExpertForm form : {ExpertForm::plain, ExpertForm::clamped}) {
+    for (const ExpertForm form :
+         {ExpertForm::plain, ExpertForm::clamped, ExpertForm::mxfp4, ExpertForm::mxfp4_clamped}) {
         const auto error = wait<double>(
             [&](auto done) { ExpertRunner::self_test(*device, form, done); });
         ASSERT_TRUE(error.ok()) << error.error().message;
@@ -243,7 +244,7 @@ Bytes blob_of(const ExpertShape& shape) {
     for (auto* matrix : {&weights.gate, &weights.up, &weights.down})
         for (std::uint32_t i = 0; i < shape.hidden_size * shape.moe_intermediate_size; ++i)
             matrix->push_back(0.01f * static_cast<float>(static_cast<int>(i * 7919 % 201) - 100));
-    return quantize_expert_int4(weights);
+    return quantize_expert(weights);
 }
 
 // After the first round, a round of any size creates no GPU object, submits once and reads once. A

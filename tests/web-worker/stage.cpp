@@ -61,11 +61,11 @@ GroupDispatch group_of(std::uint32_t sequence_id, std::uint16_t expert) {
 }
 
 double error_of(const std::vector<float>& y, const GroupDispatch& group, const ExpertShape& shape) {
-    const Bytes blob = quantize_expert_int4(
+    const Bytes blob = quantize_expert(
         weights_of(static_cast<std::uint16_t>(group.experts[0].expert % 8), shape));
     std::vector<double> expected(group.x.size());
     expert_reference(std::span<double>(expected),
-                     dequantize_expert(*view_expert_blob(blob, shape, ExpertDtype::int4)),
+                     dequantize_expert(*view_expert_blob(blob, shape, shape.codes)),
                      std::vector<double>(group.x.begin(), group.x.end()));
     for (std::size_t i = 0; i < expected.size(); ++i)
         expected[i] *= half_to_float(group.gates[i / 96]);
@@ -148,7 +148,7 @@ void Stage::close(std::uint16_t code, std::string_view reason) {
 
 namespace {
 Bytes blob_named(const Sha256& hash, const ExpertShape& shape) {
-    return quantize_expert_int4(
+    return quantize_expert(
         weights_of(static_cast<std::uint16_t>(std::to_integer<int>(hash[0]) - 1), shape));
 }
 }  // namespace

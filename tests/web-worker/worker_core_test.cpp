@@ -5,21 +5,28 @@ namespace moex {
 namespace {
 
 class ServingTest : public testing::TestWithParam<ExpertForm> {};
-INSTANTIATE_TEST_SUITE_P(BothForms, ServingTest,
-                         testing::Values(ExpertForm::plain, ExpertForm::clamped),
-                         [](const auto& info) {
-                             return info.param == ExpertForm::plain ? "Plain" : "Clamped";
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    EveryForm, ServingTest,
+    testing::Values(ExpertForm::plain, ExpertForm::clamped, ExpertForm::mxfp4,
+                    ExpertForm::mxfp4_clamped),
+    [](const auto& info) {
+        static constexpr const char* names[] = {"Plain", "Clamped", "Mxfp4", "Mxfp4Clamped"};
+        return names[static_cast<std::size_t>(info.param)];
+    });
 
-// The known answers of clamped experts are computed once a model has such experts.
+// The known answers of other forms than the plain one are computed once a model has such experts.
 TEST_P(ServingTest, WorkerServesWhatItWasAssigned) {
-    const bool is_clamped = GetParam() == ExpertForm::clamped;
+    const bool is_plain = GetParam() == ExpertForm::plain;
     Stage stage;
-    if (is_clamped) stage.shape = clamped_shape;
+    if (GetParam() == ExpertForm::clamped || GetParam() == ExpertForm::mxfp4_clamped)
+        stage.shape = clamped_shape;
+    if (GetParam() == ExpertForm::mxfp4 || GetParam() == ExpertForm::mxfp4_clamped)
+        stage.shape.codes = ExpertDtype::mxfp4;
+    ASSERT_EQ(stage.shape.form(), GetParam());
     stage.serve({1, 4});
     stage.expect_answer(11, 4);
     EXPECT_EQ(stage.status().adapter.backend, "vulkan");
-    EXPECT_EQ(stage.status().self_test_rounds, is_clamped ? 2u : 1u);
+    EXPECT_EQ(stage.status().self_test_rounds, is_plain ? 1u : 2u);
     EXPECT_LE(stage.status().self_test_nrmse, 1e-6);
 
     // The call of the published protocol: f16 rows for one expert, computed by the three plain

@@ -10,13 +10,6 @@ namespace {
 // entries.
 constexpr std::uint64_t arena_bytes = 64ull << 20;
 
-Int4Matrix int4_matrix(const std::byte* codes, const std::byte* scale_zero,
-                       const PackedMatrix& shape) {
-    return {reinterpret_cast<const std::uint32_t*>(codes),
-            reinterpret_cast<const std::uint32_t*>(scale_zero), shape.num_out, shape.num_in,
-            shape.group_size};
-}
-
 }  // namespace
 
 CpuStore::CpuStore(const ExpertShape& shape, WorkerArithmetic arithmetic,
@@ -24,14 +17,8 @@ CpuStore::CpuStore(const ExpertShape& shape, WorkerArithmetic arithmetic,
     : shape_(shape),
       arithmetic_(arithmetic),
       layout_(expert_blob_layout(shape)),
-      up_{.dtype = PackedDtype::int4,
-          .num_out = 2 * shape.moe_intermediate_size,
-          .num_in = shape.hidden_size,
-          .group_size = shape.group_size},
-      down_{.dtype = PackedDtype::int4,
-            .num_out = shape.hidden_size,
-            .num_in = shape.moe_intermediate_size,
-            .group_size = shape.group_size},
+      up_(expert_panels(shape).gate_up),
+      down_(expert_panels(shape).down),
       slot_bytes_(layout_.size_bytes),
       slots_per_arena_(
           static_cast<std::uint32_t>(std::max<std::uint64_t>(1, arena_bytes / slot_bytes_))) {
@@ -110,7 +97,7 @@ Status CpuStore::resize(std::uint64_t budget_bytes) {
 
 Status CpuStore::put(Unit unit, ByteView blob) {
     if (slots_.contains(unit)) return {};
-    MOEX_ASSIGN(view, view_expert_blob(blob, shape_, ExpertDtype::int4));
+    MOEX_ASSIGN(view, view_expert_blob(blob, shape_, shape_.codes));
     if (free_.empty()) MOEX_TRY(reserve(slots_made_ + 1));
     if (free_.empty())
         return Error{ErrorCode::no_space,
@@ -119,10 +106,9 @@ Status CpuStore::put(Unit unit, ByteView blob) {
     const std::uint32_t slot = *free_.begin();
     std::byte* to = at(slot);
     if (arithmetic_ == WorkerArithmetic::int8) {
-        pack_int4(to, up_, int4_matrix(view.gate_up_codes, view.gate_up_scale_zero, up_), 0,
-                  up_.num_panels());
-        pack_int4(to + up_.size_bytes(), down_,
-                  int4_matrix(view.down_codes, view.down_scale_zero, down_), 0, down_.num_panels());
+        const ExpertMatrices matrices = expert_matrices(view);
+        pack_int4(to, up_, matrices.gate_up, 0, up_.num_panels());
+        pack_int4(to + up_.size_bytes(), down_, matrices.down, 0, down_.num_panels());
         for (const BlobSection& bias : {layout_.gate_up_bias, layout_.down_bias})
             std::memcpy(to + bias.offset_bytes, blob.data() + bias.offset_bytes, bias.size_bytes);
     } else {
@@ -159,9 +145,9 @@ ExpertExtras CpuStore::extras_of(const std::byte* slot) const {
 Result<ExactExpert> CpuStore::exact(Unit unit, std::uint32_t first, std::uint32_t count) const {
     MOEX_ASSIGN(blob, find(unit));
     const ByteView bytes(blob, static_cast<std::size_t>(slot_bytes_));
-    MOEX_ASSIGN(view, view_expert_blob(bytes, shape_, ExpertDtype::int4));
-    return ExactExpert{first, count, int4_matrix(view.gate_up_codes, view.gate_up_scale_zero, up_),
-                       int4_matrix(view.down_codes, view.down_scale_zero, down_), extras_of(blob)};
+    MOEX_ASSIGN(view, view_expert_blob(bytes, shape_, shape_.codes));
+    const ExpertMatrices matrices = expert_matrices(view);
+    return ExactExpert{first, count, matrices.gate_up, matrices.down, extras_of(blob)};
 }
 
 // A slot contains the panels of the matrix `up`, then those of the matrix `down`.

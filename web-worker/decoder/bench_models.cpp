@@ -136,9 +136,10 @@ Result<DecoderModel> bench_model(std::string_view shape, std::string_view weight
                                  std::uint32_t context_tokens) {
     std::optional<DecoderModel> found = shape_named(shape);
     if (!found) return Error{ErrorCode::unsupported, text("no shape is called ", shape)};
-    if (weights != "int4" && weights != "bf16" && weights != "f32" && weights != "mixed")
+    constexpr std::string_view known[] = {"int4", "bf16", "f32", "mixed", "mxfp4"};
+    if (std::find(std::begin(known), std::end(known), weights) == std::end(known))
         return Error{ErrorCode::unsupported,
-                     text("weights are int4, bf16, f32 or mixed, not ", weights)};
+                     text("weights are int4, bf16, f32, mixed or mxfp4, not ", weights)};
 
     DecoderModel& model = *found;
     model.context_tokens = context_tokens;
@@ -154,6 +155,7 @@ Result<DecoderModel> bench_model(std::string_view shape, std::string_view weight
         model.expert_kind = WeightKind::int4;
         model.group_size = largest_group(model);
     }
+    if (weights == "mxfp4") model.expert_kind = WeightKind::mxfp4;
     model.shared_kind = kind;
     return std::move(*found);
 }
@@ -198,12 +200,14 @@ PatternWeights::PatternWeights(const DecoderModel& model) : model_(model) {
         halves_[i] = float_to_bfloat16(floats_[i]);
     }
     scales_.assign(floats_.size(), pack_scale_zero(float_to_half(0.005f), float_to_half(7.5f)));
+    exponents_.assign(floats_.size(), 0x77777777u);  // scales of 2^-8
     ones_.assign(1u << 16, 1.0f);
 }
 
 std::vector<ByteView> PatternWeights::patterns() const {
     return {std::as_bytes(std::span(floats_)), std::as_bytes(std::span(halves_)),
-            std::as_bytes(std::span(codes_)), std::as_bytes(std::span(scales_))};
+            std::as_bytes(std::span(codes_)), std::as_bytes(std::span(scales_)),
+            std::as_bytes(std::span(exponents_))};
 }
 
 Status PatternWeights::read(const WeightPart& part, const Append& append) {
@@ -261,7 +265,7 @@ void PatternWeights::matrix(WeightKind kind, std::uint32_t num_out, std::uint32_
     give(scales_, layout.size_bytes - layout.scale_zero_bytes_at, append);
 }
 
-// Appends codes, scales and zeros of gate and up, then of down, then biases; only int4 has scales
+// Appends codes, scales and zeros of gate and up, then of down, then biases; only codes have scales
 // and zeros.
 void PatternWeights::ffn(const ExpertShape& shape, WeightKind kind, const Append& append) const {
     const ExpertBlobLayout blob = expert_blob_layout(shape, expert_dtype_of(kind));
@@ -276,7 +280,7 @@ void PatternWeights::ffn(const ExpertShape& shape, WeightKind kind, const Append
         if (i % 2 == 0)
             codes(kind, ends[i] - at, append);
         else
-            give(scales_, ends[i] - at, append);
+            give(kind == WeightKind::mxfp4 ? exponents_ : scales_, ends[i] - at, append);
     }
     give(floats_, blob.size_bytes - biases_at, append);
 }

@@ -17,8 +17,8 @@ namespace moex {
 std::vector<std::string> bench_shapes();
 
 // `weights`: int4 means all weights in groups of 32; bf16 and f32 mean all weights in that type;
-// mixed is the form of a package: bf16, and for experts INT4 in the largest groups. The error
-// `unsupported` names an unknown shape or form.
+// mixed is the form of a package: bf16, and for experts INT4 in the largest groups; mxfp4 is the
+// same with experts in MXFP4. The error `unsupported` names an unknown shape or form.
 Result<DecoderModel> bench_model(std::string_view shape, std::string_view weights,
                                  std::uint32_t context_tokens);
 
@@ -44,7 +44,7 @@ class PatternWeights : public WeightSource {
     const DecoderModel& model_;
     std::vector<float> floats_, ones_;
     std::vector<std::uint16_t> halves_;
-    std::vector<std::uint32_t> codes_, scales_;
+    std::vector<std::uint32_t> codes_, scales_, exponents_;
 };
 
 }  // namespace moex

@@ -15,7 +15,7 @@ Error does_not_take(std::string_view what, std::uint64_t found, std::string_view
 Status check_row(std::string_view what, std::uint32_t size, WeightKind kind,
                  std::uint32_t group_size) {
     if (size == 0 || size % 32 != 0) return does_not_take(what, size, "a multiple of 32");
-    if (kind == WeightKind::int4 && size % group_size != 0)
+    if ((kind == WeightKind::int4 || kind == WeightKind::mxfp4) && size % group_size != 0)
         return does_not_take(what, size, text("whole groups of ", group_size));
     return {};
 }
@@ -23,7 +23,7 @@ Status check_row(std::string_view what, std::uint32_t size, WeightKind kind,
 bool uses_int4(const DecoderModel& model) {
     for (const WeightKind kind : {model.table_kind, model.attention_kind, model.router_kind,
                                   model.dense_kind, model.expert_kind, model.shared_kind})
-        if (kind == WeightKind::int4) return true;
+        if (kind == WeightKind::int4 || kind == WeightKind::mxfp4) return true;
     return false;
 }
 
@@ -61,6 +61,12 @@ Status check_model(const DecoderModel& model) {
         if (model.conv_taps < 2 || model.conv_taps > 8)
             return does_not_take("taps of the convolution", model.conv_taps, "2 to 8");
     }
+    for (const WeightKind kind : {model.table_kind, model.attention_kind, model.router_kind,
+                                  model.dense_kind, model.shared_kind})
+        if (kind == WeightKind::mxfp4)
+            return Error{ErrorCode::unsupported, "only experts are in MXFP4"};
+    if (model.expert_kind == WeightKind::mxfp4 && group != mxfp4_block)
+        return does_not_take("group of MXFP4", group, "32");
     if (model.expert_bias != (model.expert_limit != 0))
         return does_not_take("experts with biases", model.expert_bias, "those with a clamp");
     if (model.router_groups == 0 || model.router_groups > 64)
@@ -79,7 +85,8 @@ Status check_model(const DecoderModel& model) {
     for (std::uint32_t layer = 0; layer < model.num_layers; ++layer) {
         // Outputs are computed in tiles of 16, and only INT4 rows are read in chunks of 32.
         const std::uint32_t inner = model.ffn_shape(layer).moe_intermediate_size;
-        if (inner % 16 != 0 || model.ffn_kind(layer) == WeightKind::int4)
+        const WeightKind kind = model.ffn_kind(layer);
+        if (inner % 16 != 0 || kind == WeightKind::int4 || kind == WeightKind::mxfp4)
             MOEX_TRY(check_row("intermediate size", inner, model.ffn_kind(layer), group));
         if (!model.is_moe(layer)) continue;
         if (model.num_experts == 0 || model.experts_routed_to() > 1024)
@@ -95,6 +102,7 @@ ExpertDtype expert_dtype_of(WeightKind kind) {
     switch (kind) {
         case WeightKind::bf16: return ExpertDtype::bf16;
         case WeightKind::f32: return ExpertDtype::f32;
+        case WeightKind::mxfp4: return ExpertDtype::mxfp4;
         case WeightKind::int4: break;
     }
     return ExpertDtype::int4;

@@ -15,9 +15,9 @@
 
 namespace moex {
 
-// The storage format of weights. int4 has groups of weights as in an expert's blob; f32 and bf16
-// are plain rows.
-enum class WeightKind : std::uint8_t { bf16, f32, int4 };
+// The storage format of weights. int4 has groups of weights as in an expert's blob, and so has
+// mxfp4, which only experts have; f32 and bf16 are plain rows.
+enum class WeightKind : std::uint8_t { bf16, f32, int4, mxfp4 };
 
 // The storage format of keys and values in the cache: as computed, or rounded once when they are
 // written. u8 are codes with an f16 scale and zero for each token of a KV head.
@@ -120,7 +120,10 @@ struct DecoderModel {
     // Returns the shape of a layer's FFN as a blob: the shape of an expert, or of the dense FFN.
     ExpertShape ffn_shape(std::uint32_t layer) const {
         if (!is_moe(layer)) return {hidden_size, intermediate_size, group_size};
-        return {hidden_size, moe_intermediate_size, group_size, expert_bias, expert_limit};
+        ExpertShape shape{hidden_size, moe_intermediate_size, group_size, expert_bias,
+                          expert_limit};
+        if (expert_kind == WeightKind::mxfp4) shape.codes = ExpertDtype::mxfp4;
+        return shape;
     }
     WeightKind ffn_kind(std::uint32_t layer) const {
         return is_moe(layer) ? expert_kind : dense_kind;

@@ -17,8 +17,16 @@ namespace kernels = gpu::kernels;
 std::uint32_t ceil_div(std::uint32_t a, std::uint32_t b) { return (a + b - 1) / b; }
 
 const char* kind_name(WeightKind kind) {
-    return kind == WeightKind::bf16 ? "bf16" : kind == WeightKind::f32 ? "f32" : "int4";
+    switch (kind) {
+        case WeightKind::bf16: return "bf16";
+        case WeightKind::f32: return "f32";
+        case WeightKind::int4: return "int4";
+        case WeightKind::mxfp4: break;
+    }
+    return "mxfp4";
 }
+// Returns true if the weights are codes, whose input rows are transposed.
+bool has_codes(WeightKind kind) { return kind == WeightKind::int4 || kind == WeightKind::mxfp4; }
 
 std::string kv_kernel(const char* name, KvKind kind) {
     return text(name, kind == KvKind::f16 ? "_f16" : kind == KvKind::u8 ? "_u8" : "");
@@ -100,7 +108,7 @@ DecoderOps::MatrixRef DecoderOps::matrix(gpu::BufferId buffer, WeightKind kind,
 }
 
 gpu::Binding DecoderOps::input_for(WeightKind kind) const {
-    return {kind == WeightKind::int4 ? memory_.y_transposed : memory_.y};
+    return {has_codes(kind) ? memory_.y_transposed : memory_.y};
 }
 
 DecoderOps::Product DecoderOps::add_product(const MatrixRef& matrix, gpu::Binding x, gpu::Binding y,
@@ -276,7 +284,7 @@ void DecoderOps::add_experts(const ArenaOps& of, Layer& layer) {
         constants.insert(constants.end(), {{"gate_up_bias_word", words(blob.gate_up_bias)},
                                            {"down_bias_word", words(blob.down_bias)},
                                            {"limit_bits", bits_of(of.shape.clamp)}});
-    if (of.kind == WeightKind::int4)
+    if (has_codes(of.kind))
         constants.push_back({"chunks_per_group_log2", chunks_per_group_log2(model_.group_size)});
 
     const auto add_both = [&](const char* kernel, gpu::Binding in, gpu::Binding out,
@@ -285,7 +293,7 @@ void DecoderOps::add_experts(const ArenaOps& of, Layer& layer) {
                                       kind_name(of.kind));
         std::vector<gpu::Binding> bindings = {
             of.routes, {of.arena.buffer}, in, out, of.arena.place};
-        if (of.kind == WeightKind::int4) bindings.push_back({of.arena.buffer});
+        if (has_codes(of.kind)) bindings.push_back({of.arena.buffer});
         const Op* const row = add(name + (sizes_.spread ? "_spread" : "_1"), constants, bindings);
         bindings.front() = {memory_.tiles};
         return Product{row, add(name + "_4", constants, bindings), row_groups, tile_groups};

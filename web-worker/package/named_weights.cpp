@@ -28,9 +28,10 @@ Result<WeightKind> kind_of(const PackageFiles& files, const std::vector<std::str
 }
 
 WeightKind kind_of(ExpertDtype dtype) {
-    return dtype == ExpertDtype::int4   ? WeightKind::int4
-           : dtype == ExpertDtype::bf16 ? WeightKind::bf16
-                                        : WeightKind::f32;
+    return dtype == ExpertDtype::int4    ? WeightKind::int4
+           : dtype == ExpertDtype::mxfp4 ? WeightKind::mxfp4
+           : dtype == ExpertDtype::bf16  ? WeightKind::bf16
+                                         : WeightKind::f32;
 }
 
 Status find_kinds(const PackageFiles& files, DecoderModel& model) {

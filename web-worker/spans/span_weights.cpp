@@ -66,7 +66,7 @@ DecoderModel SpanWeights::model(std::uint32_t context_tokens) const {
     model.expert_limit = layer.expert_clamp;
     model.attention_kind = kind_of(layer.attention);
     model.router_kind = kind_of(layer.router);
-    model.expert_kind = WeightKind::int4;
+    model.expert_kind = layer.mxfp4_experts ? WeightKind::mxfp4 : WeightKind::int4;
     model.group_size = layer.group_size;
     return model;
 }

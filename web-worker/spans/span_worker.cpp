@@ -183,6 +183,7 @@ class SpanWorker : public SpanHost {
                layer.num_experts == welcome.limits.num_experts &&
                layer.moe_intermediate_size == welcome.expert_shape.moe_intermediate_size &&
                layer.expert_clamp == welcome.expert_shape.clamp &&
+               layer.mxfp4_experts == welcome.expert_shape.is_mxfp4() &&
                layer.group_size == welcome.expert_shape.group_size;
     }
 

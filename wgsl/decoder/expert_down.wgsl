@@ -6,7 +6,7 @@
 //   @binding(2) intermediate  read        f32 [num_rows * top_k, moe_intermediate_size], rows transposed for INT4
 //   @binding(3) y_pairs       read_write  f32 [num_rows * top_k, hidden_size]; add_norm.wgsl adds a row's pairs
 //   @binding(4) place         uniform     ArenaPlace in web-worker/decoder/step_rows.h, 16 bytes
-//   @binding(5) words         read        INT4 only: the same arena, for scales and zeros
+//   @binding(5) words         read        INT4 and MXFP4 only: the same arena, for scales and zeros
 // `clamped`: the product has a bias.
 // A tile is skipped if its expert resides in another arena.
 // 8 lanes share ${outputs} outputs, each lane takes every 8th chunk of ${inputs} inputs.
@@ -56,7 +56,12 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   let codes_0 = (blob + down_codes_word) / 4u + output * chunks;
 //@ for i in 0..int4
   let groups = chunks >> chunks_per_group_log2;
+//@ for i in 0..affine
   let scales_0 = blob + down_scale_zero_word + output * groups;
+//@ end
+//@ for i in 0..mxfp4
+  let scales_0 = (blob + down_scale_zero_word) * 4u + output * groups;
+//@ end
 //@ end
 
 //@ for r in 0..rows
@@ -71,7 +76,12 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //@ end
 //@ for i in 0..int4
 //@ for w in 0..outputs
+//@ for i in 0..affine
     let scale_zero_${w} = words[scales_0 + ${w}u * groups + (chunk >> chunks_per_group_log2)];
+//@ end
+//@ for i in 0..mxfp4
+    let scale_zero_${w} = mxfp4_scale(scales_0 + ${w}u * groups + chunk);
+//@ end
 //@ end
 //@ include ../int4_chunk.wgsl
 //@ end

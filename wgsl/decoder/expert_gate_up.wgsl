@@ -2,10 +2,10 @@
 //   @binding(0) tiles         read        u32: pairs of one expert each (group_pairs.wgsl); where a tile is one pair:
 //                                         the routes themselves (route.wgsl)
 //   @binding(1) codes         read        u32x4: an arena of expert blobs (protocol/tensor_format.h)
-//   @binding(2) x             read        f32 [num_rows, hidden_size], rows transposed for INT4
+//   @binding(2) x             read        f32 [num_rows, hidden_size], rows transposed for INT4 and MXFP4
 //   @binding(3) intermediate  read_write  f32 [num_rows * top_k, moe_intermediate_size], rows transposed for INT4
 //   @binding(4) place         uniform     ArenaPlace in web-worker/decoder/step_rows.h, 16 bytes
-//   @binding(5) words         read        INT4 only: the same arena, for scales and zeros
+//   @binding(5) words         read        INT4 and MXFP4 only: the same arena, for scales and zeros
 // `clamped`: both products have biases, and the values are those of clamped_swiglu() in clamped.wgsl.
 // A tile is skipped if its expert resides in another arena.
 // 16 lanes share ${half} outputs (${outputs} rows of weights), each lane takes every 16th chunk of ${inputs} inputs.
@@ -66,11 +66,22 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //@ end
 //@ for i in 0..int4
   let groups = chunks >> chunks_per_group_log2;
+//@ for i in 0..affine
 //@ for o in 0..half
   let scales_${o} = blob + gate_up_scale_zero_word + (first_output + ${o}u) * groups;
 //@ end
 //@ for w in half..outputs
   let scales_${w} = blob + gate_up_scale_zero_word + (moe_intermediate_size + first_output + ${w}u - ${half}u) * groups;
+//@ end
+//@ end
+//@ for i in 0..mxfp4
+  let scales = (blob + gate_up_scale_zero_word) * 4u;
+//@ for o in 0..half
+  let scales_${o} = scales + (first_output + ${o}u) * groups;
+//@ end
+//@ for w in half..outputs
+  let scales_${w} = scales + (moe_intermediate_size + first_output + ${w}u - ${half}u) * groups;
+//@ end
 //@ end
 //@ end
 
@@ -86,7 +97,12 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //@ end
 //@ for i in 0..int4
 //@ for w in 0..outputs
+//@ for i in 0..affine
     let scale_zero_${w} = words[scales_${w} + (chunk >> chunks_per_group_log2)];
+//@ end
+//@ for i in 0..mxfp4
+    let scale_zero_${w} = mxfp4_scale(scales_${w} + chunk);
+//@ end
 //@ end
 //@ include ../int4_chunk.wgsl
 //@ end

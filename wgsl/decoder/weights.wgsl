@@ -1,6 +1,9 @@
 // Common parts of the kernels that read weights. 16 bytes hold a chunk of ${inputs} weights; a lane reads a chunk at
 // once.
 //@ include ../arithmetic.wgsl
+//@ for i in 0..mxfp4
+//@ include ../mxfp4.wgsl
+//@ end
 const chunk_inputs: u32 = ${inputs}u;
 
 //@ for i in 0..bf16

@@ -13,7 +13,8 @@ SpanMatrix matrix_of(WeightKind kind) {
     switch (kind) {
         case WeightKind::bf16: return SpanMatrix::bf16;
         case WeightKind::f32: return SpanMatrix::f32;
-        case WeightKind::int4: break;
+        case WeightKind::int4:
+        case WeightKind::mxfp4: break;  // the latter for experts only
     }
     return SpanMatrix::int4;
 }
@@ -35,8 +36,8 @@ Result<std::unique_ptr<SpanLayers>> SpanLayers::open(std::shared_ptr<const Model
         return Error{ErrorCode::unsupported, std::string(why)};
     };
     if (!package->config().has_experts()) return refuse("the model has no experts");
-    if (package->expert_dtype() != ExpertDtype::int4)
-        return refuse("workers compute INT4 experts only");
+    if (!has_codes(package->expert_dtype()))
+        return refuse("workers compute experts in INT4 or MXFP4 only");
     MOEX_TRY(check_span_layers(package->config()));
     MOEX_ASSIGN(model, decoder_model_of(*package));
     if (model.head_dim % 8 != 0 || model.head_dim > 256)
@@ -125,7 +126,8 @@ SpanLayer SpanLayers::shape_of(std::uint32_t index) const {
             .rotary_size = model_.rotary_size,
             .attention_scale = model_.attention_scale,
             .residual_multiplier = model_.residual_multiplier,
-            .expert_clamp = model_.expert_limit};
+            .expert_clamp = model_.expert_limit,
+            .mxfp4_experts = model_.expert_kind == WeightKind::mxfp4};
 }
 
 std::uint16_t SpanLayers::version() const {

@@ -321,6 +321,8 @@ Status HubProgram::require_computers() const {
     const bool wants_workers = settings_.contributors.backend == ServeBackend::swarm;
     if (wants_workers && package.config().expert_shape(0).is_clamped())
         log_info("hub: experts have biases and a clamped SwiGLU; older workers are refused");
+    if (wants_workers && package.expert_shape().is_mxfp4())
+        log_info("hub: experts are in MXFP4; older workers are refused");
     const Status whole = package.require_all_blobs();
     MOEX_TRY(check_own_layers(settings_.contributors.own_layers, swarm_computes(), package));
     if (whole.ok()) return {};

@@ -65,18 +65,21 @@ void SwarmSessions::on_first_frame(EventContext& context, Worker& worker, const 
 // Returns the reason why one more worker may not join; nullopt if it may. The check runs before
 // WELCOME, so that the placement does not change for a worker that is then refused. A worker that
 // returns while its old connection is still open is not counted as one more, because it replaces
-// that connection. A published peer cannot announce that it computes clamped experts.
+// that connection. `caps` says which experts the worker computes; a published peer has no caps.
 std::optional<Error> SwarmSessions::no_place_for(const Worker& worker,
                                                  const std::string& worker_key,
-                                                 bool computes_clamped) {
+                                                 const std::vector<std::string>& caps) {
     if (auto shut = swarm_.checks.closed(worker.connected_at, worker_key)) return shut;
     if (options_.limits.num_experts == 0)
         return Error{ErrorCode::unsupported,
                      "the model is dense and has no experts to hold: the hub computes it alone"};
-    if (options_.expert_shape.is_clamped() && !computes_clamped)
-        return Error{ErrorCode::unsupported,
-                     "this model needs a newer worker (experts with biases and a clamp): reload "
-                     "the page, or update the program"};
+    const auto needs_newer = [](std::string_view what) {
+        return Error{ErrorCode::unsupported, text("this model needs a newer worker (experts ", what,
+                                                  "): reload the page, or update the program")};
+    };
+    if (options_.expert_shape.is_clamped() && !names(caps, clamped_cap))
+        return needs_newer("with biases and a clamp");
+    if (options_.expert_shape.is_mxfp4() && !names(caps, mxfp4_cap)) return needs_newer("in MXFP4");
 
     const Worker* ghost = worker_key.empty() ? nullptr : pool_.find_key(worker_key, worker.id);
     if (ghost == nullptr && pool_.num_welcomed() >= options_.workers_max)
@@ -127,8 +130,7 @@ void SwarmSessions::on_hello(EventContext& context, Worker& worker, ByteView fra
         return;
     }
 
-    if (const auto full = no_place_for(worker, hello->worker_key,
-                                       names(hello->caps, clamped_cap))) {
+    if (const auto full = no_place_for(worker, hello->worker_key, hello->caps)) {
         refuse(context, worker, *full, refusal_code(*full));
         return;
     }
@@ -201,7 +203,7 @@ void SwarmSessions::on_published_peer(EventContext& context, Worker& worker, Byt
         return;
     }
 
-    if (const auto full = no_place_for(worker, capabilities->worker_key, false)) {
+    if (const auto full = no_place_for(worker, capabilities->worker_key, {})) {
         refuse(context, worker, *full, refusal_code(*full));
         return;
     }

@@ -2,7 +2,8 @@
 // One vector of words holds 8 codes per lane. Code k is masked without a shift and so converted to
 // q · 16^k; the matching input was scaled by 16^-k beforehand, which is exact. So a code costs an
 // AND, a conversion and a multiply-add. The last code would touch the sign bit and is shifted
-// instead. Per group: sum = −zero · (sums of x); sum += q · x; total += scale · sum.
+// instead. Per group: sum = −zero · (sums of x); sum += q · x; total += scale · sum. MXFP4 has the
+// same order and no zero; its inputs have the same factors.
 #if defined(MOEX_KERNELS_EXACT_INT4_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef MOEX_KERNELS_EXACT_INT4_INL_H
 #undef MOEX_KERNELS_EXACT_INT4_INL_H
@@ -50,8 +51,28 @@ HWY_INLINE float finite_half(std::uint32_t bits) {
     return __builtin_bit_cast(float, shifted) * 0x1p112f;
 }
 
+// Returns a quarter of the value of code K of each word, times 16^K (K < 7), for MXFP4. The three
+// bits of a value become the low bits of an exponent and the first bit of a mantissa: with g =
+// 2^(e-3) · (1 + m/2), a quarter of the value is min(g, 2g - 1/4). This corrects the values 0 and
+// 0.5, which have no exponent.
 template <int K, class D, class Words>
+HWY_INLINE hn::Vec<D> mxfp4_value(D d, Words words) {
+    const hn::RebindToUnsigned<D> du;
+    constexpr std::uint32_t power = K == 7 ? 0 : 4u * K;
+    constexpr int left = K <= 5 ? 22 - 4 * K : 0, right = K <= 5 ? 0 : 4 * K - 22;
+    const auto moved = hn::ShiftRight<right>(hn::ShiftLeft<left>(words));
+    const auto bits = hn::Or(hn::And(moved, hn::Set(du, 7u << 22)),
+                             hn::Set(du, (124u + power) << 23));
+    const auto g = hn::BitCast(d, bits);
+    const auto quarter = hn::Set(d, __builtin_bit_cast(float, (125u + power) << 23));
+    const auto size = hn::Min(g, hn::Sub(hn::Add(g, g), quarter));
+    const auto sign = hn::And(hn::ShiftLeft<28 - 4 * K>(words), hn::Set(du, 0x80000000u));
+    return hn::BitCast(d, hn::Xor(hn::BitCast(du, size), sign));
+}
+
+template <int K, bool MXFP4, class D, class Words>
 HWY_INLINE hn::Vec<D> code(D d, Words words) {
+    if constexpr (MXFP4) return mxfp4_value<K>(d, words);
     const hn::RebindToSigned<D> di;
     const hn::RebindToUnsigned<D> du;
     if constexpr (K == 7)
@@ -62,12 +83,12 @@ HWY_INLINE hn::Vec<D> code(D d, Words words) {
 
 // Multiplies code K of each word by its inputs and adds the products to the sums. This function
 // must be inlined: a lambda was not, and then the sums were kept in memory instead of registers.
-template <int K, int ROWS, int OUTS, class D, class Words>
+template <int K, bool MXFP4, int ROWS, int OUTS, class D, class Words>
 HWY_INLINE void multiply_code(D d, const Words (&words)[OUTS], const float* x, std::size_t x_stride,
                               hn::Vec<D> (&sums)[ROWS][OUTS]) {
     hn::Vec<D> q[OUTS];
 #pragma GCC unroll 8
-    for (int o = 0; o < OUTS; ++o) q[o] = code<K>(d, words[o]);
+    for (int o = 0; o < OUTS; ++o) q[o] = code<K, MXFP4>(d, words[o]);
 #pragma GCC unroll 8
     for (int r = 0; r < ROWS; ++r) {
         const auto v = hn::LoadU(d, x + r * x_stride);
@@ -76,7 +97,7 @@ HWY_INLINE void multiply_code(D d, const Words (&words)[OUTS], const float* x, s
     }
 }
 
-template <int GROUP, int ROWS, int OUTS>
+template <int GROUP, bool MXFP4, int ROWS, int OUTS>
 HWY_INLINE void tile(RowsOut out, const Int4Matrix& weights, const float* x, std::size_t x_stride,
                      std::uint32_t n) {
     using D = GroupTag<GROUP>;
@@ -85,7 +106,8 @@ HWY_INLINE void tile(RowsOut out, const Int4Matrix& weights, const float* x, std
     const std::size_t lanes = hn::Lanes(d);
     const std::size_t words_per_row = weights.num_in / 8, num_groups = weights.num_in / GROUP;
     const std::uint32_t* codes = weights.codes + n * words_per_row;
-    const std::uint32_t* scale_zero = weights.scale_zero + n * num_groups;
+    const std::uint32_t* scale_zero = MXFP4 ? nullptr : weights.scale_zero + n * num_groups;
+    const std::uint8_t* exponents = MXFP4 ? weights.mxfp4_scales + n * num_groups : nullptr;
     const float* group_sums = x + weights.num_in;
 
     hn::Vec<D> totals[ROWS][OUTS];
@@ -101,25 +123,33 @@ HWY_INLINE void tile(RowsOut out, const Int4Matrix& weights, const float* x, std
             // Prefetch the same position in the next tile: rows of weights are too short for the
             // hardware prefetcher. A cache line holds 128 codes.
             if constexpr (ROWS == 1) hwy::Prefetch(codes + (o + OUTS) * words_per_row);
-            const std::uint32_t packed = scale_zero[o * num_groups + g];
-            scales[o] = hn::Set(d, finite_half(packed));
-            const auto minus_zeros = hn::Set(d, -finite_half(packed >> 16));
+            if constexpr (MXFP4) {
+                // Four times the scale, a normal number for every byte.
+                const std::uint32_t bits = (exponents[o * num_groups + g] + 2u) << 23;
+                scales[o] = hn::Set(d, __builtin_bit_cast(float, bits));
 #pragma GCC unroll 8
-            for (int r = 0; r < ROWS; ++r)
-                sums[r][o] = hn::Mul(minus_zeros, hn::LoadU(d, group_sums + r * x_stride));
+                for (int r = 0; r < ROWS; ++r) sums[r][o] = hn::Zero(d);
+            } else {
+                const std::uint32_t packed = scale_zero[o * num_groups + g];
+                scales[o] = hn::Set(d, finite_half(packed));
+                const auto minus_zeros = hn::Set(d, -finite_half(packed >> 16));
+#pragma GCC unroll 8
+                for (int r = 0; r < ROWS; ++r)
+                    sums[r][o] = hn::Mul(minus_zeros, hn::LoadU(d, group_sums + r * x_stride));
+            }
         }
         for (std::size_t b = 0; b < GROUP / 8 / lanes; ++b, x += 8 * lanes, codes += lanes) {
             hn::Vec<decltype(du)> words[OUTS];
 #pragma GCC unroll 8
             for (int o = 0; o < OUTS; ++o) words[o] = hn::LoadU(du, codes + o * words_per_row);
-            multiply_code<0, ROWS, OUTS>(d, words, x, x_stride, sums);
-            multiply_code<1, ROWS, OUTS>(d, words, x + lanes, x_stride, sums);
-            multiply_code<2, ROWS, OUTS>(d, words, x + 2 * lanes, x_stride, sums);
-            multiply_code<3, ROWS, OUTS>(d, words, x + 3 * lanes, x_stride, sums);
-            multiply_code<4, ROWS, OUTS>(d, words, x + 4 * lanes, x_stride, sums);
-            multiply_code<5, ROWS, OUTS>(d, words, x + 5 * lanes, x_stride, sums);
-            multiply_code<6, ROWS, OUTS>(d, words, x + 6 * lanes, x_stride, sums);
-            multiply_code<7, ROWS, OUTS>(d, words, x + 7 * lanes, x_stride, sums);
+            multiply_code<0, MXFP4, ROWS, OUTS>(d, words, x, x_stride, sums);
+            multiply_code<1, MXFP4, ROWS, OUTS>(d, words, x + lanes, x_stride, sums);
+            multiply_code<2, MXFP4, ROWS, OUTS>(d, words, x + 2 * lanes, x_stride, sums);
+            multiply_code<3, MXFP4, ROWS, OUTS>(d, words, x + 3 * lanes, x_stride, sums);
+            multiply_code<4, MXFP4, ROWS, OUTS>(d, words, x + 4 * lanes, x_stride, sums);
+            multiply_code<5, MXFP4, ROWS, OUTS>(d, words, x + 5 * lanes, x_stride, sums);
+            multiply_code<6, MXFP4, ROWS, OUTS>(d, words, x + 6 * lanes, x_stride, sums);
+            multiply_code<7, MXFP4, ROWS, OUTS>(d, words, x + 7 * lanes, x_stride, sums);
         }
 #pragma GCC unroll 8
         for (int r = 0; r < ROWS; ++r)
@@ -134,20 +164,21 @@ HWY_INLINE void tile(RowsOut out, const Int4Matrix& weights, const float* x, std
             out.data[r * out.stride + n + o] = hn::GetLane(hn::SumOfLanes(d, totals[r][o]));
 }
 
-template <int GROUP, int ROWS, int OUTS>
+template <int GROUP, bool MXFP4, int ROWS, int OUTS>
 HWY_INLINE void strip(RowsOut out, const Int4Matrix& weights, const float* x, std::size_t x_stride,
                       std::uint32_t out_begin, std::uint32_t out_end) {
     std::uint32_t n = out_begin;
-    for (; n + OUTS <= out_end; n += OUTS) tile<GROUP, ROWS, OUTS>(out, weights, x, x_stride, n);
-    for (; n < out_end; ++n) tile<GROUP, ROWS, 1>(out, weights, x, x_stride, n);
+    for (; n + OUTS <= out_end; n += OUTS)
+        tile<GROUP, MXFP4, ROWS, OUTS>(out, weights, x, x_stride, n);
+    for (; n < out_end; ++n) tile<GROUP, MXFP4, ROWS, 1>(out, weights, x, x_stride, n);
 }
 
-template <int GROUP>
+template <int GROUP, bool MXFP4>
 void matmul_group(RowsOut out, const Int4Matrix& weights, RowsIn x, std::uint32_t out_begin,
                   std::uint32_t out_end) {
     constexpr int outs = HWY_MAX_BYTES >= 64 ? 4 : 2;
     if (x.num_rows == 1) {
-        strip<GROUP, 1, 4>(out, weights, x.data, x.stride, out_begin, out_end);
+        strip<GROUP, MXFP4, 1, 4>(out, weights, x.data, x.stride, out_begin, out_end);
         return;
     }
     const std::uint32_t stretch = std::max<std::uint32_t>(4,
@@ -157,16 +188,19 @@ void matmul_group(RowsOut out, const Int4Matrix& weights, RowsIn x, std::uint32_
         std::uint32_t r = 0;
         const auto to = [&] { return RowsOut{out.data + r * out.stride, out.stride}; };
         for (; r + 4 <= x.num_rows; r += 4)
-            strip<GROUP, 4, outs>(to(), weights, x.data + r * x.stride, x.stride, n, end);
+            strip<GROUP, MXFP4, 4, outs>(to(), weights, x.data + r * x.stride, x.stride, n, end);
         switch (x.num_rows - r) {
             case 3:
-                strip<GROUP, 3, outs>(to(), weights, x.data + r * x.stride, x.stride, n, end);
+                strip<GROUP, MXFP4, 3, outs>(to(), weights, x.data + r * x.stride, x.stride, n,
+                                             end);
                 break;
             case 2:
-                strip<GROUP, 2, outs>(to(), weights, x.data + r * x.stride, x.stride, n, end);
+                strip<GROUP, MXFP4, 2, outs>(to(), weights, x.data + r * x.stride, x.stride, n,
+                                             end);
                 break;
             case 1:
-                strip<GROUP, 1, outs>(to(), weights, x.data + r * x.stride, x.stride, n, end);
+                strip<GROUP, MXFP4, 1, outs>(to(), weights, x.data + r * x.stride, x.stride, n,
+                                             end);
                 break;
             default: break;
         }
@@ -185,12 +219,14 @@ void int4_prepare_any(RowsOut prepared, RowsIn x, std::uint32_t num_in, std::uin
 }
 void matmul_int4_any(RowsOut out, const Int4Matrix& weights, RowsIn prepared,
                      std::uint32_t out_begin, std::uint32_t out_end) {
-    if (weights.group_size == 128)
-        int4_detail::matmul_group<128>(out, weights, prepared, out_begin, out_end);
+    if (weights.mxfp4_scales != nullptr)
+        int4_detail::matmul_group<32, true>(out, weights, prepared, out_begin, out_end);
+    else if (weights.group_size == 128)
+        int4_detail::matmul_group<128, false>(out, weights, prepared, out_begin, out_end);
     else if (weights.group_size == 64)
-        int4_detail::matmul_group<64>(out, weights, prepared, out_begin, out_end);
+        int4_detail::matmul_group<64, false>(out, weights, prepared, out_begin, out_end);
     else
-        int4_detail::matmul_group<32>(out, weights, prepared, out_begin, out_end);
+        int4_detail::matmul_group<32, false>(out, weights, prepared, out_begin, out_end);
 }
 
 }  // namespace HWY_NAMESPACE

@@ -80,6 +80,37 @@ RowsIn part(RowsIn rows, std::uint32_t first, std::uint32_t count) {
 
 }  // namespace
 
+ExpertMatrices expert_matrices(const ExpertBlobView& blob) {
+    const ExpertShape& shape = blob.shape;
+    const bool is_mxfp4 = blob.dtype == ExpertDtype::mxfp4;
+    const auto matrix = [&](const std::byte* codes, const std::byte* scales, std::uint32_t num_out,
+                            std::uint32_t num_in) {
+        Int4Matrix made{.codes = reinterpret_cast<const std::uint32_t*>(codes),
+                        .num_out = num_out,
+                        .num_in = num_in,
+                        .group_size = shape.group_size};
+        if (is_mxfp4)
+            made.mxfp4_scales = reinterpret_cast<const std::uint8_t*>(scales);
+        else
+            made.scale_zero = reinterpret_cast<const std::uint32_t*>(scales);
+        return made;
+    };
+    const std::uint32_t hidden = shape.hidden_size, inner = shape.moe_intermediate_size;
+    return {matrix(blob.gate_up_codes, blob.gate_up_scale_zero, 2 * inner, hidden),
+            matrix(blob.down_codes, blob.down_scale_zero, hidden, inner)};
+}
+
+ExpertPanels expert_panels(const ExpertShape& shape) {
+    const auto panels = [&](std::uint32_t num_out, std::uint32_t num_in) {
+        return PackedMatrix{.dtype = shape.is_mxfp4() ? PackedDtype::mxfp4 : PackedDtype::int4,
+                            .num_out = num_out,
+                            .num_in = num_in,
+                            .group_size = shape.group_size};
+    };
+    const std::uint32_t hidden = shape.hidden_size, inner = shape.moe_intermediate_size;
+    return {panels(2 * inner, hidden), panels(hidden, inner)};
+}
+
 void prepare_gate_up(std::span<float> gate_up, const ExpertExtras& extras) {
     if (extras.gate_up_bias != nullptr)
         for (std::size_t i = 0; i < gate_up.size(); ++i) gate_up[i] += extras.gate_up_bias[i];

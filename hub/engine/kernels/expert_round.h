@@ -1,6 +1,7 @@
-// Computes the INT4 experts of a round, each over its own rows. The hub's local backend and a
-// worker that computes on the processor share this code, so that both give the same bits. A slot is
-// the index of a (row, expert) pair of the round, with pairs sorted by expert, then by row.
+// Computes the experts of a round, in INT4 or MXFP4, each over its own rows. The hub's local
+// backend and a worker that computes on the processor share this code, so that both give the same
+// bits. A slot is the index of a (row, expert) pair of the round, with pairs sorted by expert, then
+// by row.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "hub/engine/kernels/matmul.h"
+#include "protocol/tensor_format.h"
 
 namespace moex {
 
@@ -21,6 +23,16 @@ struct ExpertExtras {
 // becomes (clamp(up) + 1) / 1.702. Without extras nothing changes. The loops multiply and add in a
 // fixed order, so the bits are the same on every instruction set.
 void prepare_gate_up(std::span<float> gate_up, const ExpertExtras& extras);
+
+// The matrices of an expert: as its blob has them, and in panels, without data.
+struct ExpertMatrices {
+    Int4Matrix gate_up, down;
+};
+ExpertMatrices expert_matrices(const ExpertBlobView& blob);
+struct ExpertPanels {
+    PackedMatrix gate_up, down;
+};
+ExpertPanels expert_panels(const ExpertShape& shape);
 
 // An expert of the round; slots [first, first + count) belong to it.
 struct ExactExpert {

@@ -16,7 +16,8 @@ void multiply(std::span<float> out, const PackedMatrix& weights, std::span<const
     }
     const QuantizedRows row{codes.data(),         scales.data(),      sums.data(), 1,
                             weights.num_groups(), weights.group_size, nullptr};
-    integer_portable().gemv.int4({out.data(), out.size()}, weights, row, 0, weights.num_panels());
+    integer_portable().gemv.of(weights.dtype)({out.data(), out.size()}, weights, row, 0,
+                                              weights.num_panels());
 }
 
 }  // namespace

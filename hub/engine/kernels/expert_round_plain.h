@@ -10,7 +10,7 @@
 namespace moex::plain {
 
 // Computes y [hidden_size] = expert(x [hidden_size]) without a gate weight. Both weight matrices
-// are int4.
+// are int4 or mxfp4.
 void compute_expert(std::span<float> y, const PackedMatrix& gate_up, const PackedMatrix& down,
                     std::span<const float> x, const ExpertExtras& extras = {});
 

@@ -80,6 +80,16 @@ void put_int4(std::byte* block, std::uint32_t lane, std::uint32_t scale_zero,
     }
 }
 
+// Stores the mxfp4 group of one output in a block.
+void put_mxfp4(std::byte* block, std::uint32_t lane, std::uint8_t scale, const std::uint32_t* words,
+               std::size_t num_words) {
+    block[lane] = static_cast<std::byte>(scale);
+    for (std::size_t word = 0; word < num_words; ++word) {
+        const std::uint32_t reordered = reorder_int4(words[word]);
+        std::memcpy(block + 16 + (word * panel_outs + lane) * 4, &reordered, 4);
+    }
+}
+
 // Stores the int6 group of one output in a block, as the first or the `second` of the block's two
 // groups.
 void put_int6(std::byte* block, std::uint32_t second, std::uint32_t lane, half scale,
@@ -183,10 +193,16 @@ void pack_int4(std::byte* to, const PackedMatrix& shape, const Int4Matrix& from,
                std::uint32_t panel_begin, std::uint32_t panel_end) {
     constexpr std::uint32_t zeros[16] = {};
     const std::uint32_t num_words = shape.group_size / 8;
+    MOEX_CHECK((from.mxfp4_scales != nullptr) == (shape.dtype == PackedDtype::mxfp4),
+               "the panels are for codes of another kind");
     for_groups(to, shape, panel_begin, panel_end,
                [&](std::byte* block, std::uint32_t lane, std::size_t out, std::uint32_t group) {
                    const std::size_t index = out * shape.num_groups() + group;
                    const bool is_there = out < shape.num_out;
+                   if (from.mxfp4_scales != nullptr)
+                       return put_mxfp4(block, lane, is_there ? from.mxfp4_scales[index] : 0,
+                                        is_there ? from.codes + index * num_words : zeros,
+                                        num_words);
                    put_int4(block, lane, is_there ? from.scale_zero[index] : 0,
                             is_there ? from.codes + index * num_words : zeros, num_words);
                });

@@ -39,7 +39,7 @@ class AlignedBuffer {
 // The outputs of a packed matrix are cut into panels of 16; the last panel is filled up with zeros.
 inline constexpr std::uint32_t panel_outs = 16;
 
-enum class PackedDtype : std::uint8_t { int8, int6, int4 };
+enum class PackedDtype : std::uint8_t { int8, int6, int4, mxfp4 };
 
 // A weight matrix in panels; the memory is borrowed. It is stored panel by panel and group by group
 // (int6: two groups at a time, the second of the last pair may be unused), as blocks of
@@ -47,13 +47,15 @@ enum class PackedDtype : std::uint8_t { int8, int6, int4 };
 //   int8   f32 scale[16]                  s8 code[group_size / 4][16][4]
 //   int6   f16 scale[2][16]               u8 codes[2][group_size / 16][3][16][4]
 //   int4   f16 scale[16], f16 zero[16]    u8 codes[group_size / 8][16][4]
+//   mxfp4  u8 scale[16]                   u8 codes[group_size / 8][16][4]
 // The dimension [16] is over outputs, [4] over neighbouring inputs. A byte of int4 has input i in
 // its low half and input i + 4 in its high half. For 16 inputs in int6, byte b of the three bytes
 // has input 4 b + i in its low six bits; its high two bits are bits 2 b and 2 b + 1 of input 12 +
-// i. Codes of 6 bits are stored plus 32. Inputs beyond num_in have code 0 (and are multiplied by
-// 0).
-// A panel is read from its first byte to its last without a gap: a layout with all scales in front
-// gave half the memory throughput.
+// i. Codes of 6 bits are stored plus 32. mxfp4 has the order of int4, groups of 32, E2M1 codes and
+// E8M0 scales: a code counts as twice its value, an integer, and the weight scale is 2^(scale −
+// 128). Its blocks are aligned to 16 bytes, so that it takes no more room than a blob. Inputs
+// beyond num_in have code 0 (and are multiplied by 0). A panel is read from its first byte to its
+// last without a gap: a layout with all scales in front gave half the memory throughput.
 struct PackedMatrix {
     const std::byte* data = nullptr;
     PackedDtype dtype = PackedDtype::int8;
@@ -69,7 +71,10 @@ struct PackedMatrix {
                                                                 : 4;
         return std::size_t{group_size} * panel_outs * bits / 8;
     }
-    std::size_t block_bytes() const { return 64 + groups_per_block() * group_code_bytes(); }
+    std::size_t scale_bytes() const { return dtype == PackedDtype::mxfp4 ? 16 : 64; }
+    std::size_t block_bytes() const {
+        return scale_bytes() + groups_per_block() * group_code_bytes();
+    }
     std::uint32_t num_blocks() const {
         return (num_groups() + groups_per_block() - 1) / groups_per_block();
     }
@@ -92,7 +97,7 @@ void pack_int6(std::byte* to, const PackedMatrix& shape, const WeightMatrix& fro
 void pack_int4(std::byte* to, const PackedMatrix& shape, const WeightMatrix& from,
                std::uint32_t panel_begin, std::uint32_t panel_end);
 // Write the codes, scales and zeros of a quantised matrix in panel order, without rounding; int8
-// requires whole groups.
+// requires whole groups. pack_int4() writes mxfp4 if `from` has its scales.
 void pack_int8(std::byte* to, const PackedMatrix& shape, const Int8Matrix& from,
                std::uint32_t panel_begin, std::uint32_t panel_end);
 void pack_int4(std::byte* to, const PackedMatrix& shape, const Int4Matrix& from,
@@ -115,9 +120,15 @@ using IntegerProduct = void (*)(RowsOut out, const PackedMatrix& weights, const 
                                 std::uint32_t panel_begin, std::uint32_t panel_end);
 
 struct IntegerProducts {
-    IntegerProduct int8 = nullptr, int6 = nullptr, int4 = nullptr;
+    IntegerProduct int8 = nullptr, int6 = nullptr, int4 = nullptr, mxfp4 = nullptr;
     IntegerProduct of(PackedDtype dtype) const {
-        return dtype == PackedDtype::int8 ? int8 : dtype == PackedDtype::int6 ? int6 : int4;
+        switch (dtype) {
+            case PackedDtype::int8: return int8;
+            case PackedDtype::int6: return int6;
+            case PackedDtype::int4: return int4;
+            case PackedDtype::mxfp4: break;
+        }
+        return mxfp4;
     }
 };
 

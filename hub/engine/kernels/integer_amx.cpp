@@ -75,6 +75,21 @@ void unpack_int4(std::uint8_t* to, const std::byte* codes, std::uint32_t group_s
     }
 }
 
+// Unpacks mxfp4 codes to twice their values, one per byte in the layout of int8.
+void unpack_mxfp4(std::uint8_t* to, const std::byte* codes, std::uint32_t group_size) {
+    const __m512i low_half = _mm512_set1_epi8(15),
+                  twice = _mm512_broadcast_i32x4(
+                      _mm_setr_epi8(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12));
+    for (std::uint32_t k = 0; k < group_size; k += 8, codes += 64, to += 128) {
+        ask_ahead(codes);
+        const __m512i both = _mm512_loadu_si512(codes);
+        _mm512_store_si512(to, _mm512_shuffle_epi8(twice, _mm512_and_si512(both, low_half)));
+        _mm512_store_si512(
+            to + 64,
+            _mm512_shuffle_epi8(twice, _mm512_and_si512(_mm512_srli_epi16(both, 4), low_half)));
+    }
+}
+
 // Unpacks int6 codes to one code per byte in the layout of int8, and subtracts their offset of 32.
 // Each 192 bytes become four times 64 bytes.
 void unpack_int6(std::uint8_t* to, const std::byte* codes, std::uint32_t group_size) {
@@ -186,6 +201,15 @@ inline __m512 load_halves(const std::byte* from) {
     return _mm512_maskz_cvtph_ps(0xffff, halves);
 }
 
+// Returns 2^(scale - 128) for the scales of mxfp4: four times the scale, which is a normal number,
+// divided by eight.
+inline __m512 load_exponents(const std::byte* from) {
+    const __m512i bytes = _mm512_cvtepu8_epi32(
+        _mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+    const __m512i bits = _mm512_slli_epi32(_mm512_add_epi32(bytes, _mm512_set1_epi32(2)), 23);
+    return _mm512_mul_ps(_mm512_castsi512_ps(bits), _mm512_set1_ps(0.125f));
+}
+
 // Adds one group's sums, scaled, to the totals of `count` rows. The scales and sums of x of
 // neighbouring rows are `stride` apart.
 template <PackedDtype DTYPE>
@@ -195,6 +219,8 @@ inline void add_group(float (*totals)[panel_outs], const std::int32_t (*sums)[pa
     __m512 scale, zero = _mm512_setzero_ps();
     if constexpr (DTYPE == PackedDtype::int8) {
         scale = _mm512_load_ps(scales);
+    } else if constexpr (DTYPE == PackedDtype::mxfp4) {
+        scale = load_exponents(scales);
     } else {
         scale = load_halves(scales);
         if constexpr (DTYPE == PackedDtype::int4) zero = load_halves(scales + 32);
@@ -252,8 +278,10 @@ class PanelCodes {
         return unpacked_ + (is_kept_ ? index : index % 2) * group_bytes();
     }
     void unpack(std::uint32_t index) {
-        constexpr bool is_int4 = DTYPE == PackedDtype::int4;
-        (is_int4 ? unpack_int4 : unpack_int6)(place(index), groups_[index].codes, group_size_);
+        constexpr auto unpack_group = DTYPE == PackedDtype::int4    ? unpack_int4
+                                      : DTYPE == PackedDtype::mxfp4 ? unpack_mxfp4
+                                                                    : unpack_int6;
+        unpack_group(place(index), groups_[index].codes, group_size_);
         memory_is_read_here(unpacked_);
         num_begun_ = index + 1;
     }
@@ -339,10 +367,10 @@ void gemm(RowsOut out, const PackedMatrix& weights, const QuantizedRows& x,
 }  // namespace
 
 const IntegerPath& integer_amx() {
-    static const IntegerPath path{
-        "AMX",
-        integer_avx512_vnni().gemv,
-        {gemm<PackedDtype::int8>, gemm<PackedDtype::int6>, gemm<PackedDtype::int4>}};
+    static const IntegerPath path{"AMX",
+                                  integer_avx512_vnni().gemv,
+                                  {gemm<PackedDtype::int8>, gemm<PackedDtype::int6>,
+                                   gemm<PackedDtype::int4>, gemm<PackedDtype::mxfp4>}};
     return path;
 }
 

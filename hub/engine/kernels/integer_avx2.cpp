@@ -3,6 +3,7 @@
 //   int8   |x| · (w with the sign of x): two products of 127 · 127 fit
 //   int6   w · x, w plus 32: two pairs of 63 · 127 fit
 //   int4   w · x: eight pairs of 15 · 127 fit before they must be added to 32 bits
+//   mxfp4  |x| · (w with the sign of x): eight pairs of 12 · 127 fit
 #include "hub/engine/kernels/integer_paths.h"
 
 #if defined(__x86_64__)
@@ -128,6 +129,58 @@ inline void sum_int4(__m256i (&sums)[ROWS][2], const std::byte* codes, const Row
     }
 }
 
+template <int ROWS>
+inline void sum_mxfp4(__m256i (&sums)[ROWS][2], const std::byte* codes, const Row (&x)[ROWS],
+                      std::size_t first) {
+    const __m256i ones = _mm256_set1_epi16(1), low_half = _mm256_set1_epi8(15),
+                  twice = _mm256_broadcastsi128_si256(
+                      _mm_setr_epi8(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12));
+    __m256i pairs[ROWS][2];
+#pragma GCC unroll 4
+    for (int r = 0; r < ROWS; ++r) pairs[r][0] = pairs[r][1] = _mm256_setzero_si256();
+
+    for (std::uint32_t j = 0; j < 32; j += 8, codes += 64) {
+        if constexpr (ROWS == 1)
+            _mm_prefetch(reinterpret_cast<const char*>(codes) + 1024, _MM_HINT_T0);
+        __m256i low[2], high[2];
+#pragma GCC unroll 2
+        for (int i = 0; i < 2; ++i) {
+            const __m256i both = _mm256_loadu_si256(
+                reinterpret_cast<const __m256i*>(codes + i * 32));
+            low[i] = _mm256_shuffle_epi8(twice, _mm256_and_si256(both, low_half));
+            high[i] = _mm256_shuffle_epi8(twice,
+                                          _mm256_and_si256(_mm256_srli_epi16(both, 4), low_half));
+        }
+#pragma GCC unroll 4
+        for (int r = 0; r < ROWS; ++r) {
+            const __m256i a = four_codes(x[r].codes + first + j),
+                          b = four_codes(x[r].codes + first + j + 4);
+            const __m256i size_a = _mm256_abs_epi8(a), size_b = _mm256_abs_epi8(b);
+#pragma GCC unroll 2
+            for (int i = 0; i < 2; ++i) {
+                pairs[r][i] = _mm256_add_epi16(
+                    pairs[r][i], _mm256_maddubs_epi16(size_a, _mm256_sign_epi8(low[i], a)));
+                pairs[r][i] = _mm256_add_epi16(
+                    pairs[r][i], _mm256_maddubs_epi16(size_b, _mm256_sign_epi8(high[i], b)));
+            }
+        }
+    }
+#pragma GCC unroll 4
+    for (int r = 0; r < ROWS; ++r)
+#pragma GCC unroll 2
+        for (int i = 0; i < 2; ++i)
+            sums[r][i] = _mm256_add_epi32(sums[r][i], _mm256_madd_epi16(pairs[r][i], ones));
+}
+
+// Returns 2^(scale - 128) for eight scales of mxfp4: four times the scale, which is a normal
+// number, divided by eight.
+inline __m256 load_exponents(const std::byte* from) {
+    const __m256i bytes = _mm256_cvtepu8_epi32(
+        _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)));
+    const __m256i bits = _mm256_slli_epi32(_mm256_add_epi32(bytes, _mm256_set1_epi32(2)), 23);
+    return _mm256_mul_ps(_mm256_castsi256_ps(bits), _mm256_set1_ps(0.125f));
+}
+
 // Returns one group's scaled sums, which are to be added to the totals of the eight outputs in half
 // i of the panel.
 template <PackedDtype DTYPE>
@@ -135,6 +188,9 @@ inline __m256 group_part(const std::byte* scales, int i, __m256i sums, float x_s
     const __m256 whole = _mm256_cvtepi32_ps(sums);
     if constexpr (DTYPE == PackedDtype::int8) {
         const __m256 scale = _mm256_load_ps(reinterpret_cast<const float*>(scales) + i * 8);
+        return _mm256_mul_ps(_mm256_mul_ps(scale, _mm256_set1_ps(x_scale)), whole);
+    } else if constexpr (DTYPE == PackedDtype::mxfp4) {
+        const __m256 scale = load_exponents(scales + i * 8);
         return _mm256_mul_ps(_mm256_mul_ps(scale, _mm256_set1_ps(x_scale)), whole);
     } else {
         const auto* halves = reinterpret_cast<const __m128i*>(scales);
@@ -169,6 +225,8 @@ void tile(float* out, std::size_t out_stride, const PackedMatrix& weights,
             sum_int8<ROWS>(sums, at.codes, x, first, rows.group_size);
         else if constexpr (DTYPE == PackedDtype::int6)
             sum_int6<ROWS>(sums, at.codes, x, first, rows.group_size);
+        else if constexpr (DTYPE == PackedDtype::mxfp4)
+            sum_mxfp4<ROWS>(sums, at.codes, x, first);
         else
             sum_int4<ROWS>(sums, at.codes, x, first, rows.group_size);
 
@@ -208,7 +266,7 @@ void product(RowsOut out, const PackedMatrix& weights, const QuantizedRows& x,
 
 const IntegerPath& integer_avx2() {
     constexpr IntegerProducts products{product<PackedDtype::int8>, product<PackedDtype::int6>,
-                                       product<PackedDtype::int4>};
+                                       product<PackedDtype::int4>, product<PackedDtype::mxfp4>};
     static constexpr IntegerPath path{"AVX2", products, products};
     return path;
 }

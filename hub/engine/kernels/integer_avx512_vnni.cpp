@@ -50,6 +50,21 @@ inline Real load_floats(const std::byte* from) { return _mm512_load_ps(from); }
 inline Real load_halves(const std::byte* from) {
     return _mm512_cvtph_ps(_mm256_load_si256(reinterpret_cast<const __m256i*>(from)));
 }
+inline Whole load_anywhere(const std::byte* from) { return _mm512_loadu_si512(from); }
+// Returns the codes of mxfp4 as twice their values plus 12.
+inline Whole twice_plus_12(Whole codes) {
+    const Whole table = _mm512_broadcast_i32x4(
+        _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
+    return _mm512_shuffle_epi8(table, codes);
+}
+// Returns 2^(scale - 128) for the scales of mxfp4: four times the scale, which is a normal number,
+// divided by eight.
+inline Real load_exponents(const std::byte* from) {
+    const Whole bytes = _mm512_cvtepu8_epi32(
+        _mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+    const Whole bits = _mm512_slli_epi32(_mm512_add_epi32(bytes, _mm512_set1_epi32(2)), 23);
+    return _mm512_mul_ps(_mm512_castsi512_ps(bits), _mm512_set1_ps(0.125f));
+}
 inline void store(float* to, Real value) { _mm512_storeu_ps(to, value); }
 
 #include "hub/engine/kernels/integer_vnni-inl.h"
@@ -58,7 +73,7 @@ inline void store(float* to, Real value) { _mm512_storeu_ps(to, value); }
 
 const IntegerPath& integer_avx512_vnni() {
     constexpr IntegerProducts products{product<PackedDtype::int8>, product<PackedDtype::int6>,
-                                       product<PackedDtype::int4>};
+                                       product<PackedDtype::int4>, product<PackedDtype::mxfp4>};
     static constexpr IntegerPath path{"AVX512-VNNI", products, products};
     return path;
 }

@@ -51,6 +51,23 @@ inline Real load_floats(const std::byte* from) {
 inline Real load_halves(const std::byte* from) {
     return _mm256_cvtph_ps(_mm_load_si128(reinterpret_cast<const __m128i*>(from)));
 }
+inline Whole load_anywhere(const std::byte* from) {
+    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+}
+// Returns the codes of mxfp4 as twice their values plus 12.
+inline Whole twice_plus_12(Whole codes) {
+    const Whole table = _mm256_broadcastsi128_si256(
+        _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
+    return _mm256_shuffle_epi8(table, codes);
+}
+// Returns 2^(scale - 128) for the scales of mxfp4: four times the scale, which is a normal number,
+// divided by eight.
+inline Real load_exponents(const std::byte* from) {
+    const Whole bytes = _mm256_cvtepu8_epi32(
+        _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)));
+    const Whole bits = _mm256_slli_epi32(_mm256_add_epi32(bytes, _mm256_set1_epi32(2)), 23);
+    return _mm256_mul_ps(_mm256_castsi256_ps(bits), _mm256_set1_ps(0.125f));
+}
 inline void store(float* to, Real value) { _mm256_storeu_ps(to, value); }
 
 #include "hub/engine/kernels/integer_vnni-inl.h"
@@ -59,7 +76,7 @@ inline void store(float* to, Real value) { _mm256_storeu_ps(to, value); }
 
 const IntegerPath& integer_avx_vnni() {
     constexpr IntegerProducts products{product<PackedDtype::int8>, product<PackedDtype::int6>,
-                                       product<PackedDtype::int4>};
+                                       product<PackedDtype::int4>, product<PackedDtype::mxfp4>};
     static constexpr IntegerPath path{"AVX-VNNI", products, products};
     return path;
 }

@@ -50,7 +50,7 @@ class PanelGroups {
             return {block + group % 2 * 32, block + 64 + group % 2 * group_code_bytes_};
         } else {
             const std::byte* block = panel_ + group * block_bytes_;
-            return {block, block + 64};
+            return {block, block + (DTYPE == PackedDtype::mxfp4 ? 16 : 64)};
         }
     }
 

@@ -5,6 +5,7 @@
 
 #include "hub/engine/kernels/integer_paths.h"
 #include "protocol/half.h"
+#include "protocol/tensor_format.h"
 
 namespace moex {
 namespace {
@@ -18,6 +19,8 @@ GroupScale scale_of(const std::byte* scales, std::uint32_t lane) {
     GroupScale found;
     if constexpr (DTYPE == PackedDtype::int8) {
         std::memcpy(&found.scale, scales + lane * 4, 4);
+    } else if constexpr (DTYPE == PackedDtype::mxfp4) {
+        found.scale = mxfp4_half_scale(std::to_integer<std::uint8_t>(scales[lane]));
     } else {
         half scale = 0, zero = 0;
         std::memcpy(&scale, scales + lane * 2, 2);
@@ -42,8 +45,8 @@ std::int32_t code_at(const std::byte* codes, std::uint32_t lane, std::uint32_t k
                                                   byte_at(line + 2) >> 6 << 4;
         return static_cast<std::int32_t>(code) - 32;
     } else {
-        const std::uint32_t both = byte_at(k / 8);
-        return static_cast<std::int32_t>(k % 8 < 4 ? both & 15 : both >> 4);
+        const std::uint32_t both = byte_at(k / 8), code = k % 8 < 4 ? both & 15 : both >> 4;
+        return DTYPE == PackedDtype::mxfp4 ? mxfp4_twice(code) : static_cast<std::int32_t>(code);
     }
 }
 
@@ -76,7 +79,7 @@ void product(RowsOut out, const PackedMatrix& weights, const QuantizedRows& x,
 
 const IntegerPath& integer_portable() {
     constexpr IntegerProducts products{product<PackedDtype::int8>, product<PackedDtype::int6>,
-                                       product<PackedDtype::int4>};
+                                       product<PackedDtype::int4>, product<PackedDtype::mxfp4>};
     static constexpr IntegerPath path{"portable", products, products};
     return path;
 }

@@ -1,8 +1,8 @@
 // The loops of the two VNNI paths. The instruction `dpbusd` adds four products of an unsigned and a
 // signed byte to 32 bits and never saturates. Weights are the unsigned operand: a code of 4 bits as
-// it is, one of 8 bits plus 128 and one of 6 bits plus 32. The formula subtracts these offsets
-// again as a zero point (all values are whole numbers below 2^24, and so exact in f32).
-// Included by integer_avx_vnni.cpp and integer_avx512_vnni.cpp, which define
+// it is, one of 8 bits plus 128, one of 6 bits plus 32, and twice the value of mxfp4 plus 12. The
+// formula subtracts these offsets again as a zero point (all values are whole numbers below 2^24,
+// and so exact in f32). Included by integer_avx_vnni.cpp and integer_avx512_vnni.cpp, which define
 //   Whole, Real   vectors of `lanes` i32 and f32, and the operations on them that are used below
 //   parts         how many vectors make a panel
 //   tile_rows     how many rows share the loads of a panel
@@ -19,7 +19,9 @@
 // 5) loses time by prefetching, and a Xeon (Sapphire Rapids) gains: a product of four rows with
 // 6-bit weights is 1.28 times as fast.
 constexpr std::uint32_t asking_rows = 16;
-constexpr int busy_rows(PackedDtype dtype) { return dtype == PackedDtype::int4 ? 3 : 6; }
+constexpr int busy_rows(PackedDtype dtype) {
+    return dtype == PackedDtype::int4 || dtype == PackedDtype::mxfp4 ? 3 : 6;
+}
 inline bool few_rows_ask() {
     static const bool asks = __builtin_cpu_is("intel");
     return asks;
@@ -50,6 +52,10 @@ inline void unpack(Whole (&w)[vectors<DTYPE>], const std::byte* codes) {
         w[1] = low_six(b);
         w[2] = low_six(c);
         w[3] = high_twos(a, b, c);
+    } else if constexpr (DTYPE == PackedDtype::mxfp4) {
+        const Whole both = load_anywhere(codes);
+        w[0] = twice_plus_12(low_half(both));
+        w[1] = twice_plus_12(high_half(both));
     } else {
         const Whole both = load(codes);
         w[0] = low_half(both);
@@ -103,7 +109,17 @@ inline Whole first_sums(float x_sum) {
     if constexpr (DTYPE == PackedDtype::int4)
         return whole_zero();
     else
-        return to_whole(times(real(x_sum), real(DTYPE == PackedDtype::int8 ? -128 : -32)));
+        return to_whole(times(real(x_sum), real(DTYPE == PackedDtype::int8    ? -128
+                                                : DTYPE == PackedDtype::mxfp4 ? -12
+                                                                              : -32)));
+}
+
+// Returns the scales of the outputs in vector `part` of a panel.
+template <PackedDtype DTYPE>
+inline Real scales_of(const std::byte* scales, int part) {
+    if constexpr (DTYPE == PackedDtype::int8) return load_floats(scales + part * lanes * 4);
+    if constexpr (DTYPE == PackedDtype::mxfp4) return load_exponents(scales + part * lanes);
+    return load_halves(scales + part * lanes * 2);
 }
 
 // Computes the products of ROWS rows with the outputs of PANELS panels.
@@ -140,8 +156,7 @@ void tile(float* out, std::size_t out_stride, const PackedMatrix& weights,
             const int part = i % parts;
             if (ROWS > 1 && part == 0)
                 prefetch_weights<DTYPE, ROWS, PANELS, ASKS>(scales, panel_bytes);
-            const Real scale = DTYPE == PackedDtype::int8 ? load_floats(scales + part * lanes * 4)
-                                                          : load_halves(scales + part * lanes * 2);
+            const Real scale = scales_of<DTYPE>(scales, part);
             Real zero = real(0);
             if constexpr (DTYPE == PackedDtype::int4)
                 zero = load_halves(scales + 32 + part * lanes * 2);

@@ -19,12 +19,15 @@ struct WeightMatrix {
     }
 };
 
-// INT4 weights by groups in the layout of tensor_format.h: codes u32 [num_out, num_in/8],
-// scale_zero u32 [num_out, num_in/group_size].
+// Weights of 4 bits by groups in the layout of tensor_format.h. INT4: codes u32 [num_out,
+// num_in/8], scale_zero u32 [num_out, num_in/group_size].
 struct Int4Matrix {
     const std::uint32_t* codes = nullptr;
     const std::uint32_t* scale_zero = nullptr;
     std::uint32_t num_out = 0, num_in = 0, group_size = 0;
+    // If it is set, the codes are MXFP4: these are their scales, [num_out, num_in/32], scale_zero
+    // is null, and group_size is 32.
+    const std::uint8_t* mxfp4_scales = nullptr;
 };
 
 // INT8 weights by groups in the layout of hub_codes.h: codes s8 [num_out, num_in], scales f32

@@ -30,7 +30,7 @@ std::string kind_of(std::string_view name) {
 
 struct Buffers {  // scratch buffers of a compute thread
     std::vector<float> floats, padded, turned, rounded;
-    Bytes raw;
+    Bytes raw, codes, scales;
 };
 
 // One matrix of a blob, [num_rows, row_size]. If the expert's width is padded, the model's matrix
@@ -59,7 +59,9 @@ class MatrixWriter {
                                                         1, window_elements / to_.row_size);
         for (std::uint64_t row = 0; row < to_.source_rows; row += rows_per_window) {
             const std::uint64_t rows = std::min(rows_per_window, to_.source_rows - row);
-            MOEX_TRY(matrix_.keeps_codes ? keep_codes(row, rows) : write_rows(row, rows));
+            MOEX_TRY(input_.shape.is_mxfp4() ? keep_mxfp4(row, rows)
+                     : matrix_.keeps_codes   ? keep_codes(row, rows)
+                                             : write_rows(row, rows));
         }
         MOEX_TRY(write_zero_rows());
 
@@ -163,6 +165,33 @@ class MatrixWriter {
             error_squares_ += error * error;
         }
         return {};
+    }
+
+    // Takes MXFP4 codes and scales over, every row_step-th row.
+    Status keep_mxfp4(std::uint64_t row, std::uint64_t rows) {
+        const std::uint64_t step = matrix_.row_step, first = matrix_.first_row + row * step,
+                            read = (rows - 1) * step + 1, code_bytes = to_.row_size / 2,
+                            scale_bytes = to_.row_size / mxfp4_block;
+        buffers_.codes.resize(read * code_bytes);
+        buffers_.scales.resize(read * scale_bytes);
+        MOEX_TRY(matrix_.tensor->read_mxfp4(
+            first, {read, buffers_.codes.data(), buffers_.scales.data()}, buffers_.raw));
+        for (std::uint64_t r = 0; r < rows; ++r) {
+            const std::byte* const scales = buffers_.scales.data() + r * step * scale_bytes;
+            for (std::uint64_t i = 0; i < scale_bytes; ++i)
+                if (std::to_integer<unsigned>(scales[i]) > mxfp4_scale_max)
+                    return refuse_scale(first + r * step);
+            std::memcpy(to_.codes + (row + r) * code_bytes,
+                        buffers_.codes.data() + r * step * code_bytes, code_bytes);
+            std::memcpy(to_.scale_zero + (row + r) * scale_bytes, scales, scale_bytes);
+        }
+        return {};
+    }
+    // The row has a scale that is NaN or above 2^125. Reading its weights names the first NaN.
+    Status refuse_scale(std::uint64_t row) {
+        MOEX_TRY(read_rows(row, 1));
+        return Error{ErrorCode::unsupported,
+                     text(info_.where(), ": row ", row, " holds a scale above 2^125")};
     }
 
     // Takes codes over. A group with a scale that GPUs may flush to zero is quantised again.

@@ -182,10 +182,41 @@ Status find_tensors(PackInput& input) {
     return check_unused(input, used);
 }
 
+// Returns an error that names the first matrix which does not have the MXFP4 codes of a blob.
+Status check_mxfp4(PackInput& input) {
+    const TensorInfo* other = nullptr;
+    bool has_experts = false;
+    for_each_matrix(input, [&](const ExpertMatrix& matrix) {
+        const TensorInfo& info = matrix.tensor->info();
+        has_experts = true;
+        const bool is_whole = info.is_mxfp4 && info.row_size() % mxfp4_block == 0 &&
+                              !matrix.is_transposed;
+        if (!is_whole && other == nullptr) other = &info;
+    });
+    if (other != nullptr)
+        return Error{ErrorCode::unsupported,
+                     text(other->where(), " is ", other->format,
+                          ", and only experts that the checkpoint has in MXFP4 are kept in it")};
+    if (!has_experts) return Error{ErrorCode::unsupported, "the model has no experts in MXFP4"};
+    return {};
+}
+
+void keep_mxfp4(PackInput& input) {
+    input.options.expert_dtype = input.shape.codes = ExpertDtype::mxfp4;
+    input.shape.group_size = mxfp4_block;
+    for_each_matrix(input, [](ExpertMatrix& matrix) { matrix.keeps_codes = true; });
+}
+
 // Chooses the group size of INT4 experts, and which matrices are copied as quantised INT4 codes. If
 // the model's file has INT4 groups already, the package's group size divides the file's group size.
 Status choose_groups(PackInput& input) {
-    if (input.options.expert_dtype != ExpertDtype::int4) return {};
+    const bool wants_mxfp4 = input.options.expert_dtype == ExpertDtype::mxfp4;
+    if (wants_mxfp4) MOEX_TRY(check_mxfp4(input));
+    if (!wants_mxfp4 && input.options.expert_dtype != ExpertDtype::int4) return {};
+    if (wants_mxfp4 || (input.options.keeps_mxfp4 && check_mxfp4(input).ok())) {
+        keep_mxfp4(input);
+        return {};
+    }
     std::uint32_t group_size_max = input.options.group_size_max;
     for_each_matrix(input, [&](const ExpertMatrix& matrix) {
         const std::uint32_t group = matrix.tensor->info().int4_group;

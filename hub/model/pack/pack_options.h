@@ -13,6 +13,8 @@ namespace moex {
 
 struct PackOptions {
     ExpertDtype expert_dtype = ExpertDtype::int4;
+    // true: experts that the checkpoint has in MXFP4 keep it where `expert_dtype` is int4
+    bool keeps_mxfp4 = true;
     std::uint32_t group_size_max = 128;
     std::string name;  // name of the model; empty: name of the checkpoint's folder
     // true: tensors of the hub that are not bf16 in the checkpoint are stored as f32, which keeps

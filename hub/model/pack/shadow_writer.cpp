@@ -30,8 +30,7 @@ Result<ShadowRecord> record_of(const ModelPackage& package, const ShadowOptions&
                         .name = package.name(),
                         .num_experts = config.num_experts,
                         .shape = {config.hidden_size, config.moe_intermediate_size, group_size}};
-    if (package.expert_dtype() == ExpertDtype::int4)
-        record.experts_sha256 = experts_hash_of(package);
+    if (has_codes(package.expert_dtype())) record.experts_sha256 = experts_hash_of(package);
     return record;
 }
 

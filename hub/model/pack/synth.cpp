@@ -85,6 +85,21 @@ class WeightSource {
             std::memcpy(out.data() + at, &word, 4);
         }
     }
+    // Codes of MXFP4 are uniform. The scales are powers of two, so that the weights have the
+    // deviation of the others up to a factor of 1.5.
+    void fill_mxfp4_codes(Random& random, std::span<std::byte> out) const {
+        for (std::size_t at = 0; at < out.size(); at += 4) {
+            const auto word = static_cast<std::uint32_t>(random.next() >> 16);
+            std::memcpy(out.data() + at, &word, 4);
+        }
+    }
+    void fill_mxfp4_scales(Random& random, std::span<std::byte> out) const {
+        constexpr double uniform_deviation = 2.93;  // of the 16 values
+        const int exponent = static_cast<int>(
+            std::lround(127 + std::log2(weight_deviation / uniform_deviation)));
+        for (std::byte& scale : out)
+            scale = static_cast<std::byte>(exponent - static_cast<int>(random.next() >> 62) / 2);
+    }
     void fill_scale_zero(Random& random, std::span<std::byte> out) const {
         for (std::size_t at = 0; at < out.size(); at += 4) {
             const float spread = 0.75f + 0.5f * static_cast<float>(random.next() >> 40) * 0x1p-24f;
@@ -120,14 +135,20 @@ Status fill_expert(const WeightSource& weights, Random random, const ExpertBlobL
     for (const BlobSection& codes : {layout.gate_up_codes, layout.down_codes}) {
         if (dtype == ExpertDtype::int4)
             weights.fill_codes(random, section(codes));
+        else if (dtype == ExpertDtype::mxfp4)
+            weights.fill_mxfp4_codes(random, section(codes));
         else if (dtype == ExpertDtype::bf16)
             weights.fill_bf16(random, section(codes));
         else
             weights.fill_f32(random, section(codes));
     }
 
-    for (const BlobSection& scales : {layout.gate_up_scale_zero, layout.down_scale_zero})
-        weights.fill_scale_zero(random, section(scales));
+    for (const BlobSection& scales : {layout.gate_up_scale_zero, layout.down_scale_zero}) {
+        if (dtype == ExpertDtype::mxfp4)
+            weights.fill_mxfp4_scales(random, section(scales));
+        else
+            weights.fill_scale_zero(random, section(scales));
+    }
     for (const BlobSection& biases : {layout.gate_up_bias, layout.down_bias})
         weights.fill_f32(random, section(biases));
     return {};
@@ -521,9 +542,11 @@ Result<PackReport> synth_package(const ModelConfig& config, std::string_view nam
 
     if (options.hub_dtype != HubDtype::bf16) MOEX_TRY(check_rows_for_codes(checked));
     ExpertShape shape = checked.expert_shape(0);
-    if (options.expert_dtype == ExpertDtype::int4) {
+    if (has_codes(options.expert_dtype)) {
+        const bool is_mxfp4 = options.expert_dtype == ExpertDtype::mxfp4;
+        shape.codes = options.expert_dtype;
         MOEX_ASSIGN(group_size, choose_group_size(shape.hidden_size, shape.moe_intermediate_size,
-                                                  options.group_size_max));
+                                                  is_mxfp4 ? mxfp4_block : options.group_size_max));
         shape.group_size = group_size;
     }
 

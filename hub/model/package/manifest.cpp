@@ -129,17 +129,23 @@ Status read_quantization(const Json& object, std::string_view what, PackageManif
                            : Result<ExpertDtype>(Error{ErrorCode::bad_field, ""});
 
     if (!dtype.ok()) {
-        fields.wrong("expert_dtype", "int4, bf16 or f32", find_member(object, "expert_dtype"));
+        fields.wrong("expert_dtype", "int4, mxfp4, bf16 or f32",
+                     find_member(object, "expert_dtype"));
         return *fields.problem();
     }
 
     manifest.expert_dtype = *dtype;
 
     const Json& group = member(object, "group_size");
-    const bool is_int4 = *dtype == ExpertDtype::int4;
-    const bool group_ok = is_int4 ? group == 32 || group == 64 || group == 128 : group == 0;
+    const bool is_coded = has_codes(*dtype), is_mxfp4 = *dtype == ExpertDtype::mxfp4;
+    const bool group_ok = is_mxfp4   ? group == mxfp4_block
+                          : is_coded ? group == 32 || group == 64 || group == 128
+                                     : group == 0;
     if (!group.is_number_unsigned() || !group_ok) {
-        fields.wrong("group_size", is_int4 ? "32, 64 or 128" : "0",
+        fields.wrong("group_size",
+                     is_mxfp4   ? "32"
+                     : is_coded ? "32, 64 or 128"
+                                : "0",
                      find_member(object, "group_size"));
         return *fields.problem();
     }
@@ -147,8 +153,8 @@ Status read_quantization(const Json& object, std::string_view what, PackageManif
     manifest.group_size = group.get<std::uint32_t>();
 
     const ModelConfig& config = manifest.config;
-    if (is_int4 && (config.hidden_size % manifest.group_size != 0 ||
-                    config.moe_intermediate_size % manifest.group_size != 0)) {
+    if (is_coded && (config.hidden_size % manifest.group_size != 0 ||
+                     config.moe_intermediate_size % manifest.group_size != 0)) {
         fields.wrong("group_size",
                      text("a divisor of hidden_size (", config.hidden_size,
                           ") and moe_intermediate_size (", config.moe_intermediate_size, ")"),

@@ -29,7 +29,7 @@ struct PackageManifest {
     std::string name;
     ModelConfig config;
     ExpertDtype expert_dtype = ExpertDtype::int4;
-    std::uint32_t group_size = 0;  // 0 unless int4
+    std::uint32_t group_size = 0;  // 0 unless int4 or mxfp4
     HubDtype hub_dtype = HubDtype::bf16;
     GenerationDefaults generation;
     EmbeddingForm embedding;
@@ -43,7 +43,11 @@ struct PackageManifest {
     // blob hash of each expert, [num_layers][num_experts]; a dense layer has an empty list
     std::vector<std::vector<Sha256>> experts;
 
-    ExpertShape expert_shape() const { return config.expert_shape(group_size); }
+    ExpertShape expert_shape() const {
+        ExpertShape shape = config.expert_shape(group_size);
+        if (has_codes(expert_dtype)) shape.codes = expert_dtype;
+        return shape;
+    }
 };
 
 // The names of text files that a package may copy unchanged from a checkpoint.

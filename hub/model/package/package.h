@@ -51,7 +51,7 @@ class ModelPackage {
     const std::string& manifest_sha256() const;  // SHA-256 in hex digits; identifies the package
     ExpertDtype expert_dtype() const;
     HubDtype hub_dtype() const;
-    const ExpertShape& expert_shape() const;  // group_size is 0 unless experts are int4
+    const ExpertShape& expert_shape() const;  // group_size is 0 unless experts have codes
     std::uint64_t expert_blob_bytes() const;
     const GenerationDefaults& generation_defaults() const;
     const EmbeddingForm& embedding_form() const;

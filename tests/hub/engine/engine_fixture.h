@@ -103,10 +103,12 @@ inline ModelConfig hybrid_config() {
     return config;
 }
 
-inline std::shared_ptr<const ModelPackage> synth(const ModelConfig& config, const char* name) {
+inline std::shared_ptr<const ModelPackage> synth(const ModelConfig& config, const std::string& name,
+                                                 ExpertDtype dtype = ExpertDtype::int4) {
     static const TemporaryFolder folder("engine");
     const auto out = folder.path() / name;
-    const auto report = synth_package(config, name, 7, out, {}, compute_threads(), {});
+    const auto report = synth_package(config, name, 7, out, {.expert_dtype = dtype},
+                                      compute_threads(), {});
     if (!report.ok()) throw std::runtime_error(report.error().message);
     auto opened = ModelPackage::open(out);
     if (!opened.ok()) throw std::runtime_error(opened.error().message);

@@ -197,6 +197,13 @@ std::vector<std::vector<float>> logits_in_chunks(Model& model,
     return logits;
 }
 
+// The experts of gpt-oss as they are released, computed as they are.
+TEST(GoldenTest, Mxfp4ExpertsAgreeWithin1em3) {
+    const auto checkpoint = source_folder / "tests/golden/families/gpt-oss-mxfp4";
+    expect_golden(checkpoint, 1e-3, 2e-3, ExpertDtype::mxfp4);
+    expect_golden(checkpoint, 2e-2, 4e-2, ExpertDtype::mxfp4, KvDtype::f16);
+}
+
 // A row's bits depend neither on the batch, nor on the chunk, nor on the micro-batches, in both
 // arithmetics and with windows that end inside a chunk.
 TEST(GoldenTest, FamiliesGiveTheSameBitsInAnyBatchAndChunk) {

@@ -56,6 +56,34 @@ Weights int4_weights(std::uint32_t num_out, std::uint32_t num_in, std::uint32_t 
     return out;
 }
 
+// Makes a matrix with every code of MXFP4, the largest ones side by side, and scales that include
+// the smallest.
+Weights mxfp4_weights(std::uint32_t num_out, std::uint32_t num_in) {
+    std::mt19937 random(num_out * 7 + num_in);
+    std::vector<std::uint32_t> codes(std::size_t{num_out} * num_in / 8);
+    std::vector<std::uint8_t> scales(std::size_t{num_out} * num_in / mxfp4_block);
+    for (auto& word : codes) word = random();
+    std::fill_n(codes.begin(), 4, 0x77777777u);
+    for (auto& scale : scales) scale = static_cast<std::uint8_t>(118 + random() % 4);
+    if (scales.size() > 8) scales[7] = 0, scales[8] = 1;
+
+    Weights out{{}, {nullptr, PackedDtype::mxfp4, num_out, num_in, mxfp4_block}, {}};
+    out.memory = AlignedBuffer(out.packed.size_bytes());
+    out.packed.data = out.memory.data();
+    const Int4Matrix from{.codes = codes.data(),
+                          .num_out = num_out,
+                          .num_in = num_in,
+                          .group_size = mxfp4_block,
+                          .mxfp4_scales = scales.data()};
+    pack_int4(out.memory.data(), out.packed, from, 0, out.packed.num_panels());
+    out.dequantized.resize(std::size_t{num_out} * num_in);
+    for (std::size_t n = 0; n < num_out; ++n)
+        dequantize_mxfp4_row(codes.data() + n * num_in / 8,
+                             scales.data() + n * num_in / mxfp4_block, num_in,
+                             out.dequantized.data() + n * num_in);
+    return out;
+}
+
 // Makes a matrix of 8-bit codes, or of 6-bit codes if a group size is given.
 Weights rounded_weights(std::uint32_t num_out, std::uint32_t num_in, std::uint32_t group_size = 0) {
     const bool is_int6 = group_size != 0;
@@ -129,6 +157,8 @@ void expect_same_bits(const IntegerPath& path, std::uint32_t rows_max) {
     std::vector<Weights> shapes;
     for (const std::uint32_t group_size : {32u, 64u, 128u})
         shapes.push_back(int4_weights(group_size == 64 ? 17 : 40, 3 * group_size, group_size));
+    for (const std::uint32_t num_in : {32u, 96u, 256u})
+        shapes.push_back(mxfp4_weights(num_in == 96 ? 17 : 40, num_in));
     for (const std::uint32_t num_in : {8u, 32u, 50u, 96u, 192u, 256u})
         shapes.push_back(rounded_weights(num_in == 192 ? 1 : 33, num_in));
     for (const std::uint32_t group_size : {32u, 64u, 128u})
@@ -140,6 +170,7 @@ void expect_same_bits(const IntegerPath& path, std::uint32_t rows_max) {
         shapes.push_back(int4_weights(num_out, 128, 64));
         shapes.push_back(rounded_weights(num_out, 128));
         shapes.push_back(rounded_weights(num_out, 128, 32));
+        shapes.push_back(mxfp4_weights(num_out, 128));
     }
 
     for (const Weights& weights : shapes)
@@ -178,8 +209,8 @@ INSTANTIATE_TEST_SUITE_P(EveryPath, IntegerKernelsTest,
 TEST(IntegerKernelsTest, PortablePathEqualsTheProductOfDequantizedCodes) {
     std::cout << "integer kernels: " << integer_path().name << "\n";
     constexpr std::uint32_t num_rows = 3;
-    for (const Weights& weights :
-         {int4_weights(40, 384, 128), rounded_weights(40, 320), rounded_weights(40, 320, 64)}) {
+    for (const Weights& weights : {int4_weights(40, 384, 128), rounded_weights(40, 320),
+                                   rounded_weights(40, 320, 64), mxfp4_weights(40, 320)}) {
         const PackedMatrix& packed = weights.packed;
         const auto x = random_floats(std::size_t{num_rows} * packed.num_in, 3);
         QuantizedBuffer buffer;
@@ -201,9 +232,9 @@ TEST(IntegerKernelsTest, PortablePathEqualsTheProductOfDequantizedCodes) {
             }
         // Packing keeps the values of 4-bit weights; weights of 8 and 6 bits are rounded once more.
         const bool is_int6 = packed.dtype == PackedDtype::int6;
-        EXPECT_LE(normalized_rms_error(mine, of_codes), packed.dtype == PackedDtype::int4 ? 1e-6
-                                                        : is_int6                         ? 3e-2
-                                                                                          : 1e-2);
+        const bool is_exact = packed.dtype == PackedDtype::int4 ||
+                              packed.dtype == PackedDtype::mxfp4;
+        EXPECT_LE(normalized_rms_error(mine, of_codes), is_exact ? 1e-6 : is_int6 ? 3e-2 : 1e-2);
         EXPECT_LE(normalized_rms_error(mine, of_floats), is_int6 ? 3e-2 : 1.5e-2);
     }
 }
@@ -266,28 +297,33 @@ TEST(IntegerKernelsTest, OtherWeightsRoundedToFourBitsAreNear) {
 // Computes several experts of a round at once, with rows in any order.
 TEST(IntegerKernelsTest, ExpertGivesTheBitsOfItsPlainTwin) {
     constexpr std::uint32_t hidden = 128, inner = 64, group_size = 32, num_rows = 6;
-    std::vector<Weights> up, down;
-    std::vector<PackedExpert> experts;
-    std::vector<std::uint32_t> row_of_slot;
-    for (const std::uint32_t count : {1u, 3u, 6u}) {
-        up.push_back(int4_weights(2 * inner, hidden, group_size));
-        down.push_back(int4_weights(hidden, inner, group_size));
-        experts.push_back({static_cast<std::uint32_t>(row_of_slot.size()), count, up.back().packed,
-                           down.back().packed});
-        for (std::uint32_t i = 0; i < count; ++i) row_of_slot.push_back(i * 5 % num_rows);
-    }
-
-    const auto x = random_floats(num_rows * hidden, 8, 0.1f);
-    std::vector<float> y(row_of_slot.size() * hidden), twin(hidden);
-    compute_experts(experts, {x.data(), hidden, num_rows}, row_of_slot, y.data(),
-                    test::compute_threads());
-    for (const PackedExpert& expert : experts)
-        for (std::uint32_t slot = expert.first; slot < expert.first + expert.count; ++slot) {
-            plain::compute_expert(twin, expert.gate_up, expert.down,
-                                  std::span(x).subspan(row_of_slot[slot] * hidden, hidden));
-            EXPECT_EQ(std::memcmp(twin.data(), y.data() + slot * hidden, hidden * sizeof(float)), 0)
-                << "slot " << slot;
+    for (const bool is_mxfp4 : {false, true}) {
+        std::vector<Weights> up, down;
+        std::vector<PackedExpert> experts;
+        std::vector<std::uint32_t> row_of_slot;
+        for (const std::uint32_t count : {1u, 3u, 6u}) {
+            up.push_back(is_mxfp4 ? mxfp4_weights(2 * inner, hidden)
+                                  : int4_weights(2 * inner, hidden, group_size));
+            down.push_back(is_mxfp4 ? mxfp4_weights(hidden, inner)
+                                    : int4_weights(hidden, inner, group_size));
+            experts.push_back({static_cast<std::uint32_t>(row_of_slot.size()), count,
+                               up.back().packed, down.back().packed});
+            for (std::uint32_t i = 0; i < count; ++i) row_of_slot.push_back(i * 5 % num_rows);
         }
+
+        const auto x = random_floats(num_rows * hidden, 8, 0.1f);
+        std::vector<float> y(row_of_slot.size() * hidden), twin(hidden);
+        compute_experts(experts, {x.data(), hidden, num_rows}, row_of_slot, y.data(),
+                        test::compute_threads());
+        for (const PackedExpert& expert : experts)
+            for (std::uint32_t slot = expert.first; slot < expert.first + expert.count; ++slot) {
+                plain::compute_expert(twin, expert.gate_up, expert.down,
+                                      std::span(x).subspan(row_of_slot[slot] * hidden, hidden));
+                EXPECT_EQ(
+                    std::memcmp(twin.data(), y.data() + slot * hidden, hidden * sizeof(float)), 0)
+                    << "slot " << slot;
+            }
+    }
 }
 
 TEST(IntegerKernelsTest, CodesEqualTheirTwinAndMarkNonFiniteGroups) {
@@ -324,7 +360,8 @@ TEST(IntegerRowTrialTest, ManyRowsPathBeginsWhereItIsNeverSlower) {
 // The product is compared with itself, so neither is faster except by chance. The test checks that
 // the trial ends and returns an allowed number of rows.
 TEST(IntegerRowTrialTest, EveryDtypeAndGroupIsTried) {
-    for (const PackedDtype dtype : {PackedDtype::int8, PackedDtype::int6, PackedDtype::int4})
+    for (const PackedDtype dtype :
+         {PackedDtype::int8, PackedDtype::int6, PackedDtype::int4, PackedDtype::mxfp4})
         for (const std::uint32_t group_size : {32u, 64u, 128u}) {
             const IntegerProduct product = integer_path().gemm.of(dtype);
             const std::uint32_t rows = rows_where_faster(product, product, 8, dtype, group_size);

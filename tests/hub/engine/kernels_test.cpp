@@ -49,6 +49,25 @@ struct Int4Data {
     }
 };
 
+// MXFP4 weights with every code, and with the smallest and the largest scales.
+struct Mxfp4Data {
+    std::vector<std::uint32_t> codes;
+    std::vector<std::uint8_t> scales;
+    Int4Matrix matrix;
+    Mxfp4Data(std::uint32_t num_out, std::uint32_t num_in, std::uint32_t seed) {
+        std::mt19937 random(seed);
+        codes.resize(std::size_t{num_out} * num_in / 8);
+        scales.resize(std::size_t{num_out} * num_in / mxfp4_block);
+        for (auto& word : codes) word = random();
+        for (auto& scale : scales) scale = static_cast<std::uint8_t>(118 + random() % 4);
+        matrix = {.codes = codes.data(),
+                  .num_out = num_out,
+                  .num_in = num_in,
+                  .group_size = mxfp4_block,
+                  .mxfp4_scales = scales.data()};
+    }
+};
+
 TEST(KernelsTest, MatmulEqualsItsTwinAtOddSizes) {
     std::cout << "kernels: " << kernel_target() << "\n";
     for (const std::uint32_t num_in : {1u, 7u, 8u, 31u, 64u, 129u, 384u})
@@ -96,6 +115,54 @@ TEST(KernelsTest, Int4MatmulEqualsItsTwinForEveryGroupSize) {
                 }
 }
 
+TEST(KernelsTest, Mxfp4MatmulEqualsItsTwin) {
+    for (const std::uint32_t blocks : {1u, 3u, 6u})
+        for (const std::uint32_t num_out : {1u, 3u, 32u, 65u})
+            for (const std::uint32_t num_rows : {1u, 2u, 3u, 4u, 9u}) {
+                const std::uint32_t num_in = blocks * mxfp4_block;
+                const Mxfp4Data weights(num_out, num_in, 3);
+                const auto x = random_floats(std::size_t{num_rows} * num_in, 4);
+                const std::size_t stride = int4_prepared_floats(num_in, mxfp4_block);
+                std::vector<float> prepared(num_rows * stride),
+                    mine(std::size_t{num_rows} * num_out), twin(mine.size());
+                int4_prepare({prepared.data(), stride}, {x.data(), num_in, num_rows}, num_in,
+                             mxfp4_block);
+                const Int4MatmulJob job{
+                    {mine.data(), num_out}, weights.matrix, {prepared.data(), stride, num_rows}};
+                matmul_int4({&job, 1}, test::compute_threads());
+                plain::matmul_int4({twin.data(), num_out}, weights.matrix,
+                                   {x.data(), num_in, num_rows});
+                ASSERT_LE(rms_error(mine, twin), tolerance(mine.size()))
+                    << num_rows << " x " << num_in << " x " << num_out;
+            }
+}
+
+// A weight that a row of zeros and one 1 selects comes back exactly, for every code and every scale
+// that a blob may have.
+TEST(KernelsTest, EachMxfp4WeightIsExact) {
+    std::vector<std::uint32_t> codes(4);
+    for (std::uint32_t i = 0; i < 32; ++i) codes[i / 8] |= i % 16 << 4 * (i % 8);
+    std::vector<float> row(32), prepared(int4_prepared_floats(32, 32)), x(32);
+    for (std::uint32_t byte = 0; byte <= mxfp4_scale_max; ++byte) {
+        const auto scale = static_cast<std::uint8_t>(byte);
+        const Int4Matrix matrix{.codes = codes.data(),
+                                .num_out = 1,
+                                .num_in = 32,
+                                .group_size = 32,
+                                .mxfp4_scales = &scale};
+        dequantize_mxfp4_row(codes.data(), &scale, 32, row.data());
+        EXPECT_EQ(row[3], std::ldexp(1.5f, static_cast<int>(byte) - 127));
+        for (std::uint32_t i = 0; i < 32; ++i) {
+            std::fill(x.begin(), x.end(), 0.0f);
+            x[i] = 1;
+            int4_prepare({prepared.data(), 0}, {x.data(), 32, 1}, 32, 32);
+            float found = -1;
+            matmul_int4({&found, 1}, matrix, {prepared.data(), 0, 1}, 0, 1);
+            ASSERT_EQ(found, row[i]) << "code " << i % 16 << ", scale " << byte;
+        }
+    }
+}
+
 TEST(KernelsTest, RowHasTheSameBitsInAnyBatch) {
     constexpr std::uint32_t num_in = 384, num_out = 101, num_rows = 11, group_size = 128;
     const auto weights = random_floats(std::size_t{num_out} * num_in, 5);
@@ -105,6 +172,12 @@ TEST(KernelsTest, RowHasTheSameBitsInAnyBatch) {
     const std::size_t stride = int4_prepared_floats(num_in, group_size);
     std::vector<float> prepared(num_rows * stride), together(num_rows * num_out), alone(num_out);
     int4_prepare({prepared.data(), stride}, {x.data(), num_in, num_rows}, num_in, group_size);
+
+    const Mxfp4Data blocks(num_out, num_in, 6);
+    const std::size_t block_stride = int4_prepared_floats(num_in, mxfp4_block);
+    std::vector<float> prepared_blocks(num_rows * block_stride);
+    int4_prepare({prepared_blocks.data(), block_stride}, {x.data(), num_in, num_rows}, num_in,
+                 mxfp4_block);
 
     const auto compare = [&](const char* what, std::uint32_t row) {
         ASSERT_EQ(
@@ -127,6 +200,11 @@ TEST(KernelsTest, RowHasTheSameBitsInAnyBatch) {
             matmul_int4({alone.data(), num_out}, codes.matrix,
                         {prepared.data() + row * stride, stride, 1}, 0, num_out);
             compare("int4", row);
+            matmul_int4({together.data(), num_out}, blocks.matrix,
+                        {prepared_blocks.data(), block_stride, count}, 0, num_out);
+            matmul_int4({alone.data(), num_out}, blocks.matrix,
+                        {prepared_blocks.data() + row * block_stride, block_stride, 1}, 0, num_out);
+            compare("mxfp4", row);
         }
 }
 

@@ -200,7 +200,7 @@ TEST_P(LocalExpertsTest, Int8RoundsAreNearExactOnesAndComputeStaysExact) {
     const auto mine = round(coded, 0, num_tokens), wanted = round(exact, 0, num_tokens);
     const double error = normalized_rms_error(mine,
                                               std::vector<double>(wanted.begin(), wanted.end()));
-    if (GetParam() == ExpertDtype::int4)
+    if (has_codes(GetParam()))
         EXPECT_TRUE(error > 1e-4 && error < 2e-2) << error;
     else
         EXPECT_EQ(error, 0.0);
@@ -264,7 +264,7 @@ TEST_P(LocalExpertsTest, ExpertsPackedAheadGiveSameBitsAndReleasePages) {
     // Run rounds while experts are packed in the background, beginning with the last layer.
     EXPECT_EQ(round(ahead, 3), wanted[2]);
     EXPECT_EQ(round(ahead, 0), wanted[0]);
-    if (GetParam() != ExpertDtype::int4) return;
+    if (!has_codes(GetParam())) return;
 
     packed.get_future().wait();
     EXPECT_EQ(resident_blob_kb(package_->directory()), 0);
@@ -282,7 +282,8 @@ TEST_P(LocalExpertsTest, ExpertsPackedAheadGiveSameBitsAndReleasePages) {
 }
 
 INSTANTIATE_TEST_SUITE_P(EveryDtype, LocalExpertsTest,
-                         testing::Values(ExpertDtype::int4, ExpertDtype::bf16, ExpertDtype::f32),
+                         testing::Values(ExpertDtype::int4, ExpertDtype::mxfp4, ExpertDtype::bf16,
+                                         ExpertDtype::f32),
                          [](const auto& info) { return expert_dtype_name(info.param); });
 
 // Experts as those of gpt-oss: biases of both products and a clamp, which about half of the values
@@ -295,7 +296,8 @@ TEST(ClampedExpertsTest, ClampedExpertsWithBiasesEqualTheReference) {
         plan.activation_limit = 0.1;
         plan.has_expert_bias = true;
     }
-    for (const ExpertDtype dtype : {ExpertDtype::int4, ExpertDtype::bf16, ExpertDtype::f32}) {
+    for (const ExpertDtype dtype :
+         {ExpertDtype::int4, ExpertDtype::mxfp4, ExpertDtype::bf16, ExpertDtype::f32}) {
         SCOPED_TRACE(expert_dtype_name(dtype));
         const test::TemporaryFolder folder("clamped-experts");
         PackOptions options;
@@ -318,7 +320,7 @@ TEST(ClampedExpertsTest, ClampedExpertsWithBiasesEqualTheReference) {
         expert_reference(wanted, dequantize_expert(*view), std::vector<double>(x.begin(), x.end()));
         for (std::size_t i = 0; i < wanted.size(); ++i) wanted[i] *= gates[i / hidden];
         EXPECT_LE(normalized_rms_error(y, wanted), 1e-6);
-        if (dtype != ExpertDtype::int4) continue;
+        if (!has_codes(dtype)) continue;
         ASSERT_TRUE(integers.compute_int8(2, 5, x, gates, rounded).ok());
         EXPECT_LE(normalized_rms_error(rounded, wanted), 2e-2);
         EXPECT_GT(normalized_rms_error(rounded, wanted), 1e-6);

@@ -30,7 +30,7 @@ struct PackedFamily {
     std::optional<SpannedModel> model;
 };
 
-// Returns a family's model with INT4 experts, which is packed once.
+// Returns a family's model with experts in INT4 (gpt-oss: MXFP4), which is packed once.
 const SpannedModel& model_of(const std::string& family) {
     static std::map<std::string, PackedFamily> families;
     return *families.try_emplace(family, family).first->second.model;
@@ -61,9 +61,38 @@ TEST_P(SpanFamiliesTest, LayersHaveTheOldestVersionThatDescribesThem) {
     EXPECT_EQ(blob[4], static_cast<std::byte>(wanted));
 }
 
-// The texts of the golden file, whose experts are in the form of the checkpoint. A span has INT4
-// experts, so it is compared with the hub's own exact arithmetic over the same experts, and with
-// keys and values in f16 as a span has them.
+// gpt-oss's experts keep the codes of the checkpoint, so that the golden file says what two holders
+// compute, with keys and values in f16.
+TEST(SpanMxfp4Test, TwoHoldersAgreeWithTheGoldenWithin2em2) {
+    struct GptOss : SpanTest {
+        GptOss() : SpanTest(model_of("gpt-oss-mxfp4")) {}
+        void TestBody() override {}
+        double largest_difference(LocalSpans& spans) {
+            std::ifstream in(checkpoint_of("gpt-oss-mxfp4") / "golden.json");
+            double worst = 0;
+            for (const auto& entry : nlohmann::json::parse(in)) {
+                const auto ids = entry.at("ids").get<std::vector<TokenId>>();
+                const std::vector<float> mine = logprobs(&spans, ids);
+                for (std::size_t r = 0; r < ids.size(); ++r)
+                    for (std::size_t i = 0; i < entry.at("top_ids")[r].size(); ++i) {
+                        const float found = row(mine, r)[entry.at("top_ids")[r][i].get<TokenId>()];
+                        worst = std::max(
+                            worst, std::abs(found - entry.at("top_logprobs")[r][i].get<double>()));
+                    }
+            }
+            return worst;
+        }
+    } test;
+    EXPECT_EQ(model_of("gpt-oss-mxfp4").package->expert_dtype(), ExpertDtype::mxfp4);
+    LocalSpans spans(model_of("gpt-oss-mxfp4"), {{0, 2}, {2, 3}});
+    const double worst = test.largest_difference(spans);
+    std::cout << "largest difference of a log-probability: " << worst << '\n';
+    EXPECT_GT(spans.trips_, 0u);
+    EXPECT_LE(worst, 2e-2);
+}
+
+// A span is compared with the hub's own exact arithmetic over the same experts, and with keys and
+// values in f16 as a span has them.
 TEST_P(SpanFamiliesTest, LogProbabilitiesOfTheGoldenTextsAreTheHubs) {
     LocalSpans spans = halves();
     std::ifstream in(checkpoint_of(GetParam()) / "golden.json");

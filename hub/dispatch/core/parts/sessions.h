@@ -57,7 +57,7 @@ class SwarmSessions : public SwarmPart {
 
   private:
     std::optional<Error> no_place_for(const Worker& worker, const std::string& worker_key,
-                                      bool computes_clamped);
+                                      const std::vector<std::string>& caps);
     void on_hello(EventContext& context, Worker& worker, ByteView frame);
     void take_hello(Worker& worker, const Hello& hello);
     void on_published_peer(EventContext& context, Worker& worker, ByteView frame);

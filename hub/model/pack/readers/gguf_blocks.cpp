@@ -187,6 +187,21 @@ void decode_gguf_blocks(const GgufType& type, const std::byte* blocks, std::span
     }
 }
 
+void gguf_mxfp4_to_rows(const std::byte* blocks, std::size_t num_blocks, std::byte* codes,
+                        std::byte* scales) {
+    for (std::size_t block = 0; block < num_blocks; ++block, blocks += 17, codes += 16) {
+        scales[block] = blocks[0];
+        for (std::size_t b = 0; b < 16; ++b) {
+            // Byte j of a GGUF block has the codes j and j + 16.
+            const auto code = [&](std::size_t i) {
+                const std::uint32_t byte = gguf_byte(blocks + 1, i % 16);
+                return i < 16 ? byte & 15 : byte >> 4;
+            };
+            codes[b] = static_cast<std::byte>(code(2 * b) | code(2 * b + 1) << 4);
+        }
+    }
+}
+
 void gguf_q4_0_to_int4(const std::byte* blocks, std::size_t num_blocks, std::uint32_t* codes,
                        std::uint32_t* scale_zero) {
     const half zero = float_to_half(8);

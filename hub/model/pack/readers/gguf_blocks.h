@@ -28,5 +28,8 @@ void decode_gguf_blocks(const GgufType& type, const std::byte* blocks, std::span
 // of scale and zero (8) per block.
 void gguf_q4_0_to_int4(const std::byte* blocks, std::size_t num_blocks, std::uint32_t* codes,
                        std::uint32_t* scale_zero);
+// Converts blocks of MXFP4 to those of an expert blob: 16 bytes of codes and one scale per block.
+void gguf_mxfp4_to_rows(const std::byte* blocks, std::size_t num_blocks, std::byte* codes,
+                        std::byte* scales);
 
 }  // namespace moex

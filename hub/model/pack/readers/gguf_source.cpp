@@ -35,6 +35,13 @@ class GgufReader : public TensorReader {
                           out.scale_zero);
         return {};
     }
+    Status read_mxfp4(std::uint64_t first_row, const Mxfp4Rows& out,
+                      Bytes& scratch) const override {
+        MOEX_TRY(read_raw(first_row, out.num_rows, scratch));
+        gguf_mxfp4_to_rows(scratch.data(), out.num_rows * info().row_size() / 32, out.codes,
+                           out.scales);
+        return {};
+    }
 
   private:
     Status decode_rows(std::uint64_t first_row, std::span<float> out,
@@ -142,6 +149,7 @@ Status add_readers(ModelSource& source, const std::vector<SharedGguf>& files,
             if (info.format == "F16") info.plain = TensorDtype::f16;
             if (info.format == "BF16") info.plain = TensorDtype::bf16;
             if (info.format == "Q4_0") info.int4_group = 32;
+            info.is_mxfp4 = info.format == "MXFP4";
             if (!info.is_readable)
                 return Error{ErrorCode::unsupported,
                              text(file->path().string(), ": tensor ", json_excerpt(tensor.name),

@@ -11,6 +11,7 @@ TensorInfo info_of(const TensorInfo& from, std::string name, std::uint64_t num_r
     info.name = std::move(name);
     info.shape = {num_rows, from.row_size()};
     info.int4_group = 0;
+    info.is_mxfp4 = false;
     info.stored_bytes = from.stored_bytes * num_rows / all;
     return info;
 }

@@ -106,6 +106,14 @@ class Mxfp4Reader : public TensorReader {
           blocks_(blocks),
           scales_(scales) {}
 
+    // The bytes of a block are those of an expert blob: codes 2b and 2b + 1 are in byte b.
+    Status read_mxfp4(std::uint64_t first_row, const Mxfp4Rows& out, Bytes&) const override {
+        const std::uint64_t row_blocks = info().row_size() / 32, first = first_row * row_blocks,
+                            num_blocks = out.num_rows * row_blocks;
+        MOEX_TRY(files_->read_bytes(blocks_, first * 16, {out.codes, num_blocks * 16}));
+        return files_->read_bytes(scales_, first, {out.scales, num_blocks});
+    }
+
   private:
     Status decode_rows(std::uint64_t first_row, std::span<float> out,
                        Bytes& scratch) const override {
@@ -211,6 +219,7 @@ Result<Reader> make_mxfp4_reader(SharedCheckpoint files, const std::string& name
     info.name = name;
     info.shape = wanted;
     info.shape.back() *= 32;
+    info.is_mxfp4 = true;
     return Reader(std::make_unique<Mxfp4Reader>(std::move(files), blocks, scales, std::move(info)));
 }
 

@@ -38,4 +38,9 @@ Status TensorReader::read_int4(std::uint64_t, const Int4Rows&, Bytes&) const {
     return {};
 }
 
+Status TensorReader::read_mxfp4(std::uint64_t, const Mxfp4Rows&, Bytes&) const {
+    MOEX_CHECK(false, text(info_.name, " has no MXFP4 blocks"));
+    return {};
+}
+
 }  // namespace moex

@@ -30,6 +30,7 @@ struct TensorInfo {
     // number of inputs that share a scale and a zero, where the codes are exactly those of an
     // expert blob (w = scale · (code − zero) with f16 scale and zero); 0 for any other format
     std::uint32_t int4_group = 0;
+    bool is_mxfp4 = false;    // blocks of 32 E2M1 codes along a row, with an E8M0 scale each
     bool is_readable = true;  // false: this program cannot compute with the element type
     std::uint64_t stored_bytes = 0;
 
@@ -49,6 +50,13 @@ struct Int4Rows {
     std::uint32_t* scale_zero = nullptr;
 };
 
+// Destination of MXFP4 rows, as in an expert blob: codes [num_rows, row_size / 2] bytes and scales
+// [num_rows, row_size / 32] bytes.
+struct Mxfp4Rows {
+    std::uint64_t num_rows = 0;
+    std::byte *codes = nullptr, *scales = nullptr;
+};
+
 class TensorReader {
   public:
     explicit TensorReader(TensorInfo info) : info_(std::move(info)) {}
@@ -62,6 +70,8 @@ class TensorReader {
     // Reads rows of codes bit for bit. Requires info().int4_group > 0, and that it is a multiple of
     // out.group_size. Thread-safe.
     virtual Status read_int4(std::uint64_t first_row, const Int4Rows& out, Bytes& scratch) const;
+    // Reads rows of MXFP4 codes and scales bit for bit. Requires info().is_mxfp4. Thread-safe.
+    virtual Status read_mxfp4(std::uint64_t first_row, const Mxfp4Rows& out, Bytes& scratch) const;
 
   private:
     virtual Status decode_rows(std::uint64_t first_row, std::span<float> out,

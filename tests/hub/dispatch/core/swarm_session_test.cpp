@@ -254,6 +254,36 @@ TEST(SwarmSessionTest, ClampedExpertsNeedAWorkerThatComputesThem) {
               0x40e00000u);
 }
 
+TEST(SwarmSessionTest, Mxfp4ExpertsNeedAWorkerThatComputesThem) {
+    SimOptions options = no_workers();
+    options.swarm.expert_shape.codes = ExpertDtype::mxfp4;
+    options.swarm.expert_shape.group_size = mxfp4_block;
+    options.swarm.expert_blob_bytes = expert_blob_layout(options.swarm.expert_shape).size_bytes;
+    SimSwarm swarm(options);
+
+    Hello hello = good_hello();
+    hello.caps.push_back(clamped_cap);
+    const WorkerId older = swarm.connect(false);
+    swarm.say(older, encode_hello(hello));
+    EXPECT_EQ(swarm.closed_with(older), CloseCode::policy);
+    const auto refusal = decode_error(swarm.frames_to(older).front());
+    ASSERT_TRUE(refusal.ok());
+    EXPECT_EQ(refusal->code, "unsupported");
+    EXPECT_NE(refusal->found.find("MXFP4"), std::string::npos);
+    EXPECT_LE(refusal->found.size(), 123u);  // a close frame has no room for more
+    EXPECT_EQ(swarm.closed_with(swarm.join(Peer::published)), CloseCode::policy);
+
+    hello.caps.push_back(mxfp4_cap);
+    const WorkerId able = swarm.connect(false);
+    swarm.say(able, encode_hello(hello));
+    EXPECT_FALSE(swarm.closed_with(able).has_value());
+    EXPECT_EQ(parse_json_object(as_text_view(ByteView(swarm.frames_to(able).front()).subspan(16)),
+                                65536, "WELCOME")
+                  ->at("model")
+                  .at("codes"),
+              "mxfp4");
+}
+
 // Rows as int8 take half the bytes of f16. The judge computes with the rounded rows that the worker
 // received.
 TEST(SwarmSessionTest, CapableWorkersGetInt8RowsUnlessDeterministic) {

@@ -214,7 +214,7 @@ class ClampedJudgeTest : public testing::TestWithParam<Dtype> {
             for (std::uint32_t i = 0; i < hidden; ++i) sample.x.push_back(normal(random));
             ExpertWeights weights = dequantize_expert(view_expert_blob(*package_->blob(1, expert),
                                                                        package_->expert_shape(),
-                                                                       ExpertDtype::int4)
+                                                                       package_->expert_dtype())
                                                           .value());
             change(weights);
             std::vector<float> x = sample.x, y(hidden);

@@ -128,6 +128,41 @@ TEST_F(FormatPackTest, Int4GroupsAreTakenOverBitForBit) {
     }
 }
 
+TEST_F(FormatPackTest, Mxfp4IsTakenOverBitForBit) {
+    const auto exact = pack("mxfp4", {.expert_dtype = ExpertDtype::f32, .hub_f32 = true});
+    const auto kept = pack("mxfp4", {.hub_f32 = true, .keep_format = true});
+    ASSERT_TRUE(exact && kept);
+    EXPECT_EQ(kept->expert_dtype(), ExpertDtype::mxfp4);
+    EXPECT_EQ(kept->expert_shape().group_size, 32u);
+    EXPECT_TRUE(report_.losses.requantized.empty());
+    EXPECT_EQ(report_.losses.kept, (std::map<std::string, std::uint64_t>{{"MXFP4", 6}}));
+    for (const std::uint32_t expert : {0u, 1u}) {
+        const ExpertWeights a = expert_of(*exact, expert), b = expert_of(*kept, expert);
+        EXPECT_EQ(a.gate, b.gate);
+        EXPECT_EQ(a.up, b.up);
+        EXPECT_EQ(a.down, b.down);
+        EXPECT_EQ(a.down_bias, b.down_bias);
+    }
+}
+
+// What pack made of MXFP4 before it kept it: INT4, with a loss.
+TEST_F(FormatPackTest, Mxfp4BecomesInt4WhereThatIsWanted) {
+    const auto again = pack("mxfp4", {.keeps_mxfp4 = false, .hub_f32 = true});
+    ASSERT_TRUE(again);
+    EXPECT_EQ(again->expert_dtype(), ExpertDtype::int4);
+    ASSERT_FALSE(report_.losses.requantized.empty());
+    for (const auto& [kind, loss] : report_.losses.requantized) {
+        std::cout << kind << ": nmse " << loss.nmse() << '\n';
+        EXPECT_GT(loss.nmse(), 1e-4) << kind;
+        EXPECT_LT(loss.nmse(), 2e-2) << kind;
+    }
+    const auto refused = pack_checkpoint(formats_folder / "fp8-block", folder_ / "refused",
+                                         {.expert_dtype = ExpertDtype::mxfp4}, threads_, {});
+    ASSERT_FALSE(refused.ok());
+    EXPECT_NE(refused.error().message.find("in MXFP4"), std::string::npos)
+        << refused.error().message;
+}
+
 // Returns the squared error of `b` relative to the squares of `a`.
 double nmse_of(const std::vector<float>& a, const std::vector<float>& b) {
     double error = 0, squares = 0;
