@@ -10,11 +10,12 @@
 namespace moex {
 namespace {
 
-// A recurrent state can be copied at the end of each chunk, which must be the end of a page. Pages
-// in a store have no such copies.
-EngineOptions usable_options(const ModelConfig& config, EngineOptions options) {
-    if (!config.has_delta_net()) return options;
-    options.page_tokens = delta_chunk;
+// A recurrent state can be copied at the end of each chunk, which must be the end of a page; a
+// device that stores the states copies them at the ends of its own pages. Pages in a store have no
+// such copies.
+EngineOptions usable_options(const StepDevice& device, EngineOptions options) {
+    if (!device.config().has_delta_net()) return options;
+    if (device.state_slots().sequences_max == 0) options.page_tokens = delta_chunk;
     options.page_store = nullptr;
     return options;
 }
@@ -27,7 +28,8 @@ MemoryPlan plan_memory(const StepDevice& device, const EngineOptions& options, b
                       .sequences_max = options.sequences_max,
                       .page_tokens = options.page_tokens,
                       .page_bytes = probe.page_bytes(),
-                      .copy_bytes_max = options.state_bytes_max};
+                      .copy_bytes_max = options.state_bytes_max,
+                      .slots = device.state_slots()};
     if (!options.prefix_cache) needs.copy_bytes_max = 0;
     for (const DraftSource* source : options.draft_sources) {
         if (source->reads_rows() && !reads_rows) continue;
@@ -75,7 +77,7 @@ void DraftStats::add(const DraftStats& other) {
 EngineState::EngineState(StepDevice& with, ExpertBackend& by, EngineOptions given)
     : device(with),
       experts(by),
-      options(usable_options(with.config(), given)),
+      options(usable_options(with, given)),
       reads_rows(with.gives_hidden() &&
                  std::any_of(options.draft_sources.begin(), options.draft_sources.end(),
                              [](const DraftSource* source) { return source->reads_rows(); })),
@@ -103,6 +105,7 @@ void EngineState::make_cache() {
                                                   .num_pages = plan.num_pages,
                                                   .dtype = options.kv_dtype,
                                                   .mover = device.page_mover(),
+                                                  .slots = device.state_slots(),
                                                   .snapshot_bytes_max = plan.copy_bytes_max,
                                                   .companion_bytes = companion_bytes,
                                                   .ended = options.sequence_ended});

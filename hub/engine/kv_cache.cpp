@@ -43,6 +43,10 @@ KvCache::KvCache(const ModelConfig& config, KvCacheOptions options)
       window_(options.mover.copy ? 0 : largest_window(config)),
       index_(lay_out()),
       blocks_(RecurrentShape::of(config)),
+      slots_(options.slots.sequences_max == 0
+                 ? nullptr
+                 : std::make_unique<StateSlots>(options.slots,
+                                                [this] { return snapshots_.drop_oldest_slot(); })),
       snapshots_(blocks_.shape(), options.snapshot_bytes_max, options.companion_bytes) {
     MOEX_CHECK(options.page_tokens > 0, "a page holds at least one token");
     for (auto* const counts : {&holders_, &window_holders_}) counts->resize(num_numbers_);
@@ -226,9 +230,9 @@ void KvCache::unpublish(std::uint32_t page) {
 
 KvMemory KvCache::memory() const {
     return {.pages = used_bytes_,
-            .states = blocks_.used_bytes(),
+            .states = slots_ ? slots_->state_bytes() : blocks_.used_bytes(),
             .spare_states = blocks_.spare_bytes(),
-            .state_copies = snapshots_.used_bytes()};
+            .state_copies = snapshots_.used_bytes() + (slots_ ? slots_->copy_bytes() : 0)};
 }
 
 void KvCache::forget_worker(std::uint64_t worker) {
@@ -266,6 +270,7 @@ KvCache::Sequence::Sequence(Sequence&& other) noexcept
       num_tokens_(std::exchange(other.num_tokens_, 0)),
       first_window_(std::exchange(other.first_window_, 0)),
       recurrent_(std::move(other.recurrent_)),
+      slot_state_(std::move(other.slot_state_)),
       id_(std::exchange(other.id_, 0)) {}
 
 KvCache::Sequence& KvCache::Sequence::operator=(Sequence&& other) noexcept {
@@ -279,6 +284,7 @@ KvCache::Sequence& KvCache::Sequence::operator=(Sequence&& other) noexcept {
         num_tokens_ = std::exchange(other.num_tokens_, 0);
         first_window_ = std::exchange(other.first_window_, 0);
         recurrent_ = std::move(other.recurrent_);
+        slot_state_ = std::move(other.slot_state_);
     }
     return *this;
 }
@@ -317,16 +323,28 @@ void KvCache::Sequence::commit(std::uint32_t num_tokens) {
     MOEX_CHECK(cache_->pages_for(num_tokens_) <= pages_.size(),
                "committed beyond what was reserved");
     if (recurrent_) recurrent_->commit();
+    if (slot_state_) slot_state_->commit();
+}
+
+void KvCache::Sequence::make_state() {
+    if (cache_->slots_ && !slot_state_)
+        slot_state_ = std::make_unique<SlotState>(*cache_->slots_, page_tokens());
+    if (!cache_->slots_ && !recurrent_)
+        recurrent_ = std::make_unique<RecurrentState>(cache_->blocks_);
 }
 
 void KvCache::Sequence::begin_step(std::uint32_t num_rows) {
     if (!has_state()) return;
-    if (!recurrent_) recurrent_ = std::make_unique<RecurrentState>(cache_->blocks_);
-    recurrent_->begin_step(num_tokens_, num_rows);
+    make_state();
+    if (slot_state_)
+        slot_state_->begin_step(num_rows);
+    else
+        recurrent_->begin_step(num_tokens_, num_rows);
 }
 
 void KvCache::Sequence::abandon_step() {
     if (recurrent_) recurrent_->abandon_step();
+    if (slot_state_) slot_state_->abandon_step();
 }
 
 // Returns the index of the first page with a position that a window sees from a row at position
@@ -348,12 +366,18 @@ void KvCache::Sequence::forget_unseen(std::uint32_t pages_max) {
     for (; first_window_ < end; ++first_window_) cache_->release_window(pages_[first_window_]);
 }
 
+// Returns true if the recurrent state cannot go back to `num_tokens` tokens.
+bool KvCache::Sequence::is_behind_state(std::uint32_t num_tokens) const {
+    if (num_tokens == num_tokens_) return false;
+    return (recurrent_ && num_tokens < recurrent_->kept_from()) ||
+           (slot_state_ && num_tokens < slot_state_->kept_from());
+}
+
 void KvCache::Sequence::roll_back(std::uint32_t num_tokens) {
     MOEX_CHECK(num_tokens <= num_tokens_,
                text("rolled back to ", num_tokens, " of ", num_tokens_, " tokens"));
 
-    if (recurrent_ && num_tokens < num_tokens_ && num_tokens < recurrent_->kept_from())
-        num_tokens = 0;
+    if (is_behind_state(num_tokens)) num_tokens = 0;
     // The windows before the new end must still be there.
     const std::uint32_t seen = first_seen_page(num_tokens);
     if (num_tokens > 0)
@@ -364,6 +388,7 @@ void KvCache::Sequence::roll_back(std::uint32_t num_tokens) {
         cache_->hold_window(pages_[first_window_ - 1]);
 
     num_tokens_ = num_tokens;
+    if (slot_state_) slot_state_->roll_back(num_tokens);
     num_published_ = std::min(num_published_, num_tokens / page_tokens());
     // Release the last page first, so that LRU eviction removes a prefix after its continuations.
     for (; pages_.size() > kept; pages_.pop_back())
@@ -462,15 +487,22 @@ CompanionPtr KvCache::Sequence::adopt(
         cache_->release_window(pages_[first_window_]);
     first_window_ = seen;
     if (!has_state()) return nullptr;
-    if (!recurrent_) recurrent_ = std::make_unique<RecurrentState>(cache_->blocks_);
-    recurrent_->restore(cache_->snapshots_.find(nodes.back()->page), num_tokens_);
+    make_state();
+    if (slot_state_)
+        slot_state_->restore(cache_->snapshots_.find_slot(nodes.back()->page));
+    else
+        recurrent_->restore(cache_->snapshots_.find(nodes.back()->page), num_tokens_);
     return cache_->snapshots_.companion(nodes.back()->page);
 }
 
 void KvCache::Sequence::keep_state(const MakeCompanion& make) {
-    if (!recurrent_ || recurrent_->border() % page_tokens() != 0) return;
-    const std::uint32_t end = recurrent_->border() / page_tokens();
-    if (end > 0 && end <= num_published_ && cache_->index_.holds(pages_[end - 1]))
+    const StateSlotPtr slot = slot_state_ ? slot_state_->border() : nullptr;
+    if (!slot && (!recurrent_ || recurrent_->border() % page_tokens() != 0)) return;
+    const std::uint32_t end = (slot ? slot->num_tokens : recurrent_->border()) / page_tokens();
+    if (end == 0 || end > num_published_ || !cache_->index_.holds(pages_[end - 1])) return;
+    if (slot)
+        cache_->snapshots_.keep(pages_[end - 1], slot, make);
+    else
         cache_->snapshots_.keep(pages_[end - 1], *recurrent_, make);
 }
 

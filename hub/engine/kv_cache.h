@@ -32,6 +32,7 @@
 #include "hub/engine/prefix_index.h"
 #include "hub/engine/recurrent_snapshots.h"
 #include "hub/engine/recurrent_state.h"
+#include "hub/engine/state_slots.h"
 #include "hub/model/config.h"
 #include "protocol/bytes.h"
 #include "protocol/result.h"
@@ -56,13 +57,15 @@ struct KvCacheOptions {
     // If set, a device stores the rows (hub/engine/step_device.h), and the cache only records which
     // sequence holds each page. In that case the cache itself stores and reads no rows.
     KvPageMover mover = {};
+    // Set if a device stores the recurrent states, too; the cache then only numbers them.
+    StateSlotSizes slots = {};
     std::uint64_t snapshot_bytes_max = 0;  // of copies of recurrent states, with their companions
     std::uint64_t companion_bytes = 0;     // most bytes of a companion of such a copy
     // Called with the id of a sequence when it ends; empty: nothing is called.
     std::function<void(std::uint64_t id)> ended = {};
 };
 
-// Bytes in memory; where a device stores the rows, those of `pages` are in its memory.
+// Bytes in memory; where a device stores the rows, they and the states are in its memory.
 struct KvMemory {
     std::uint64_t pages = 0;         // of sequences, and kept for later ones
     std::uint64_t states = 0;        // recurrent states of sequences and of the current step
@@ -138,6 +141,8 @@ class KvCache {
         void forget_unseen(std::uint32_t pages_max = ~0u);
         // The state of layers with a gated delta rule, for a model that has such layers.
         RecurrentState& recurrent() const { return *recurrent_; }
+        // The same where a device stores the states.
+        SlotState& slot_state() const { return *slot_state_; }
         // Begins a step of `num_rows` rows after num_tokens(); required for models with a recurrent
         // state, and without effect for others.
         void begin_step(std::uint32_t num_rows);
@@ -216,6 +221,8 @@ class KvCache {
         void take_over(std::uint32_t index, std::uint32_t page);
         bool can_end_at(std::span<const PrefixIndex::Node* const> nodes) const;
         bool has_state() const { return cache_->blocks_.shape().num_layers > 0; }
+        bool is_behind_state(std::uint32_t num_tokens) const;
+        void make_state();
         std::optional<PrefixIndex::NodeId> published_end() const;
         void end();
         KvCache* cache_;
@@ -226,7 +233,9 @@ class KvCache {
         std::uint32_t num_tokens_ = 0;
         // This sequence needs the windows' part of its pages from this one on.
         std::uint32_t first_window_ = 0;
-        std::unique_ptr<RecurrentState> recurrent_;  // made by begin_step()
+        // Made by begin_step(): one of them, if the model has a recurrent state.
+        std::unique_ptr<RecurrentState> recurrent_;
+        std::unique_ptr<SlotState> slot_state_;
         std::uint64_t id_ = 0;  // 0 after the sequence was moved to another object
     };
 
@@ -287,6 +296,7 @@ class KvCache {
     std::uint64_t releases_ = 0;
     std::vector<std::uint32_t> free_;
     RecurrentBlocks blocks_;
+    std::unique_ptr<StateSlots> slots_;  // null: the states are in memory here
     RecurrentSnapshots snapshots_;
 };
 

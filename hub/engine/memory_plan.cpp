@@ -18,6 +18,12 @@ Result<MemoryPlan> MemoryPlan::make(const ModelConfig& config, const MemoryNeeds
                     .second_states = second_states_max(shape, needs.sequences_max)};
     if (config.has_delta_net())
         plan.copy_bytes_max = needs.copy_bytes_max.value_or(needs.bytes_max / 4);
+    if (const StateSlotSizes& slots = needs.slots; slots.sequences_max > 0) {
+        plan.state_bytes = slots.slot_bytes;
+        plan.second_states = slots.sequences_max;
+        plan.journal_bytes = slots.journal_bytes;
+        plan.copy_bytes_max = slots.copies_max * slots.slot_bytes;
+    }
     const std::uint64_t drafts = needs.sequences_max * needs.drafts.sequence_bytes,
                         others = plan.state_bytes_max() + plan.copy_bytes_max + drafts;
     if (others >= needs.bytes_max)

@@ -1,6 +1,7 @@
 // How the engine divides the memory of its texts (EngineOptions::kv_bytes_max):
 //   states    the recurrent states of `sequences_max` sequences, and second ones for the prompts of
-//             a step (recurrent_state.h)
+//             a step (recurrent_state.h); where a device stores them, a second one for each
+//             sequence, and a journal (state_slots.h)
 //   copies    copies of states, for texts that begin alike (recurrent_snapshots.h)
 //   drafts    what sources of drafts keep of the running sequences
 //   pages     keys and values: the rest
@@ -13,6 +14,7 @@
 
 #include "hub/engine/draft_source.h"
 #include "hub/engine/recurrent_state.h"
+#include "hub/engine/state_slots.h"
 #include "hub/model/config.h"
 #include "protocol/result.h"
 
@@ -23,17 +25,21 @@ struct MemoryNeeds {
     std::uint32_t sequences_max = 0, page_tokens = 0;
     std::uint64_t page_bytes = 0;
     std::optional<std::uint64_t> copy_bytes_max;  // empty: a quarter of bytes_max
-    DraftMemory drafts;                           // of all sources together
+    // Set if a device stores the states: their sizes are then those of its slots.
+    StateSlotSizes slots;
+    DraftMemory drafts;  // of all sources together
 };
 
 struct MemoryPlan {
-    std::uint64_t state_bytes = 0;  // of one state
+    std::uint64_t state_bytes = 0;    // of one state
+    std::uint64_t journal_bytes = 0;  // of a sequence, where a device stores the states
     std::uint32_t sequences_max = 0, second_states = 0;
     std::uint64_t copy_bytes_max = 0, draft_bytes_max = 0;
     std::uint32_t num_pages = 0;
 
     std::uint64_t state_bytes_max() const {
-        return state_bytes * (std::uint64_t{sequences_max} + second_states);
+        return state_bytes * (std::uint64_t{sequences_max} + second_states) +
+               journal_bytes * sequences_max;
     }
     // Error: no_space if not one page is left.
     static Result<MemoryPlan> make(const ModelConfig& config, const MemoryNeeds& needs);

@@ -46,10 +46,40 @@ void RecurrentSnapshots::keep(std::uint32_t page, const RecurrentState& state,
     by_page_.emplace(page, std::move(copy));
 }
 
+StateSlotPtr RecurrentSnapshots::find_slot(std::uint32_t page) {
+    const auto found = by_page_.find(page);
+    if (found == by_page_.end()) return nullptr;
+    found->second.used = ++uses_;
+    return found->second.slot;
+}
+
+void RecurrentSnapshots::keep(std::uint32_t page, const StateSlotPtr& slot,
+                              const MakeCompanion& make) {
+    Copy& copy = by_page_[page];
+    if (!copy.slot) {
+        copy.slot = slot;
+        copy.used = ++uses_;
+    }
+    if (!copy.companion && make) copy.companion = make(slot->num_tokens);
+}
+
+bool RecurrentSnapshots::drop_oldest_slot() {
+    auto oldest = by_page_.end();
+    for (auto it = by_page_.begin(); it != by_page_.end(); ++it) {
+        if (it->second.slot.use_count() != 1) continue;
+        if (oldest == by_page_.end() || it->second.used < oldest->second.used) oldest = it;
+    }
+    if (oldest == by_page_.end()) return false;
+    by_page_.erase(oldest);
+    return true;
+}
+
 std::uint64_t RecurrentSnapshots::used_bytes() const {
-    std::uint64_t bytes = by_page_.size() * num_floats_ * sizeof(float);
-    for (const auto& [page, copy] : by_page_)
+    std::uint64_t bytes = 0;
+    for (const auto& [page, copy] : by_page_) {
+        if (copy.floats) bytes += num_floats_ * sizeof(float);
         if (copy.companion) bytes += copy.companion->size_bytes();
+    }
     return bytes;
 }
 

@@ -12,6 +12,7 @@
 #include <unordered_map>
 
 #include "hub/engine/recurrent_state.h"
+#include "hub/engine/state_slots.h"
 
 namespace moex {
 
@@ -40,14 +41,21 @@ class RecurrentSnapshots {
     // copied, or if the budget has no room for one copy. A copy that exists gets a companion if it
     // has none. `make` may be empty.
     void keep(std::uint32_t page, const RecurrentState& state, const MakeCompanion& make);
-    // Bytes of all copies and their companions.
+    // The same where a device stores the states: to keep a copy is to hold its slot.
+    StateSlotPtr find_slot(std::uint32_t page);
+    void keep(std::uint32_t page, const StateSlotPtr& slot, const MakeCompanion& make);
+    // Drops the copy that was used longest ago and whose slot nobody else holds. Returns false if
+    // there is none.
+    bool drop_oldest_slot();
+    // Bytes of all copies in memory here, and of their companions.
     std::uint64_t used_bytes() const;
     // Forgets the copy at the end of a page that is no longer published.
     void drop(std::uint32_t page);
 
   private:
     struct Copy {
-        std::unique_ptr<float[]> floats;
+        std::unique_ptr<float[]> floats;  // null: the copy is in `slot`
+        StateSlotPtr slot;
         CompanionPtr companion;
         std::uint64_t used = 0;
     };

@@ -96,10 +96,14 @@ class StepDevice {
     // Returns the functions that move pages if the device itself stores keys and values, under the
     // page numbers of the KvCache; otherwise empty functions.
     virtual KvPageMover page_mover() { return {}; }
+    // Returns the sizes of the recurrent states that the device stores (state_slots.h); none if
+    // the sequences have theirs in the hub's memory. A device stores as many sequences as the
+    // engine runs.
+    virtual StateSlotSizes state_slots() const { return {}; }
     // Replaces a lost device after `device_lost`, when no sequence has a page any more. The new
-    // device's page_mover() may differ. The call may take as long as the start of the hub. If it
-    // returns an error, no device is available at present, and the caller may try again at the next
-    // step.
+    // device's page_mover() and state_slots() may differ. The call may take as long as the start of
+    // the hub. If it returns an error, no device is available at present, and the caller may try
+    // again at the next step.
     virtual Status renew() { return Error{ErrorCode::internal, "this device cannot be lost"}; }
 };
 

@@ -42,6 +42,35 @@ test('a dense model on the GPU writes what its golden says', { skip: !built }, (
   } finally { assert.equal(await hub.stop(), 0, hub.stderr()); }
 }));
 
+// Most layers of these models remember a state instead of keys and values. The second request goes on from a copy of
+// the first one's state.
+test('a hybrid is served on the GPU with the tokens of its golden', { skip: !built }, () => inFolder(async (folder) => {
+  for (const family of ['qwen35-moe', 'qwen3-next']) {
+    const golden = new URL(`../golden/families/${family}/`, import.meta.url).pathname, packed = `${folder}/${family}`;
+    assert.equal((await runHub(['pack', golden, packed, '--expert-dtype', 'f32'])).code, 0);
+    const hub = await startHub(['--gpu', first_device, '--backend', 'local', '--kv-mb', '64', '--kv-dtype', 'f32'], {},
+      packed);
+    const ask = async (prompt, max_tokens) => {
+      const body = { model: family, prompt, max_tokens, temperature: 0, logprobs: 0 };
+      const response = await postJson(`${hub.api}/completions`, body);
+      assert.equal(response.status, 200, await response.clone().text());
+      const { choices: [choice], usage } = await response.json();
+      // a model without a tokenizer names a token by its number
+      return { ids: choice.logprobs.tokens.map(Number), cached: usage.prompt_tokens_details.cached_tokens };
+    };
+    try {
+      const entries = JSON.parse(readFileSync(`${golden}golden.json`, 'utf8'));
+      const answers = await Promise.all(entries.map(({ ids, greedy }) => ask(ids, greedy.length)));
+      assert.deepEqual(answers.map(({ ids }) => ids), entries.map(({ greedy }) => greedy));
+      const long = Array.from({ length: 300 }, (_, i) => (i * 37) % 250);
+      const cold = await ask(long, 8), warm = await ask(long, 8);
+      assert.deepEqual([cold.cached, warm.cached], [0, 256]);
+      assert.deepEqual(warm.ids, cold.ids);
+      assert.match(hub.stderr(), /attention, routers and LM head on a GPU adapter=.* experts=gpu/);
+    } finally { assert.equal(await hub.stop(), 0, hub.stderr()); }
+  }
+}));
+
 test('a device that is not here is named, beside those that are', { skip: !built }, async () => {
   const run = await runHub(generating(...lighthouse, ...greedy, '--gpu', 'abacus'));
   assert.equal(run.code, 1);

@@ -384,6 +384,122 @@ TEST_F(DeltaKernelsTest, StepsOfAnySizeGiveTheSameBits) {
     }
 }
 
+// The forms for several sequences, with what the sequences remember: 6 slots and 3 journals.
+class DeltaRunsTest : public DeltaKernelsTest {
+  protected:
+    // Computes a pass of `runs`, whose rows are the given positions of the text. Returns the
+    // outputs of the rows.
+    Floats pass(std::vector<DeltaRun> runs, std::span<const std::uint32_t> positions) {
+        const auto count = static_cast<std::uint32_t>(positions.size());
+        Floats of_inputs, of_gates;
+        for (const std::uint32_t position : positions) {
+            add(of_inputs, words_of(part(inputs, stride, position, 1)));
+            add(of_gates, words_of(part(gates, 2 * value_heads, position, 1)));
+        }
+        std::uint32_t num_mixed = 0;
+        for (DeltaRun& run : runs) {
+            run.mixed_at = num_mixed;
+            num_mixed += run.num_replayed + run.num_rows;
+        }
+        const auto* const first = reinterpret_cast<const std::uint32_t*>(runs.data());
+        const Words order(first, first + runs.size() * sizeof(DeltaRun) / 4);
+        const auto num_runs = static_cast<std::uint32_t>(runs.size());
+        auto left = run("delta_conv_runs",
+                        {{"channels", channels},
+                         {"taps", taps},
+                         {"input_stride", stride},
+                         {"value_heads", value_heads}},
+                        {order, words_of(of_inputs), words_of(weights), slot_columns,
+                         Words(num_mixed * channels), journal},
+                        {(channels + 63) / 64, num_runs, 1});
+        slot_columns = left[3];
+        journal = left[5];
+        const Words mixed = left[4];
+        left = run("delta_rule_runs",
+                   {{"key_heads", key_heads},
+                    {"value_heads", value_heads},
+                    {"key_dim", key_dim},
+                    {"value_dim", value_dim}},
+                   {order, mixed, words_of(of_gates), words_of(a_log), words_of(dt_bias), states,
+                    Words(count * values), journal},
+                   {value_heads, (value_dim + columns - 1) / columns, num_runs});
+        states = left[5];
+        journal = left[7];
+        return floats_of(left[6]);
+    }
+    static Floats row(const Floats& ruled, std::uint32_t index) {
+        return part(ruled, values, index, 1);
+    }
+
+    static constexpr std::uint32_t slots = 6, journals = 3;
+    Words slot_columns = words_of(random_floats(slots * (taps - 1) * channels, 9)),
+          states = words_of(random_floats(slots * value_heads * key_dim * value_dim, 10)),
+          journal = words_of(
+              random_floats(journals * DeltaRun::journal_rows * (channels + 2 * value_heads), 11));
+};
+
+// One text is computed in passes with rows that are rolled back, and beside it the same text whose
+// last row is apart from the others. A third one goes on from the state at position 2.
+TEST_F(DeltaRunsTest, RunsGiveTheBitsOfASingleSequence) {
+    const Floats wanted = run_in_steps(num_rows).ruled;
+    const std::uint32_t begin[] = {0, 1, 2, 3, 4, 3, 0, 1, 2};
+    Floats found = pass({{.to_slots = {4, 1}, .store_after = {5, 2}, .num_rows = 5, .num_first = 5},
+                         {.to_slots = {0, DeltaRun::no_slot},
+                          .store_after = {4, 0},
+                          .journal = 1,
+                          .num_rows = 4,
+                          .first_row = 6,
+                          .num_first = 3,
+                          .next_row = 5}},
+                        begin);
+    for (std::uint32_t i = 0; i < 5; ++i) EXPECT_EQ(row(found, i), row(wanted, i)) << i;
+    for (std::uint32_t i = 0; i < 3; ++i) EXPECT_EQ(row(found, 6 + i), row(wanted, i)) << i;
+    EXPECT_EQ(row(found, 5), row(wanted, 3));
+
+    // Rows 5 and 6 are right, and then there is a wrong one.
+    const std::uint32_t drafted[] = {5, 6, 3, 2};
+    found = pass({{.from_slot = 4,
+                   .journal = 2,
+                   .position = 5,
+                   .num_rows = 3,
+                   .num_first = 3,
+                   .keeps_rows = 1},
+                  {.from_slot = 1, .position = 2, .num_rows = 1, .first_row = 3, .num_first = 1}},
+                 drafted);
+    EXPECT_EQ(row(found, 0), row(wanted, 5));
+    EXPECT_EQ(row(found, 1), row(wanted, 6));
+    EXPECT_NE(row(found, 2), row(wanted, 7));
+    EXPECT_EQ(row(found, 3), row(wanted, 2));
+
+    const std::uint32_t rest[] = {7, 8, 9};
+    found = pass({{.from_slot = 4,
+                   .to_slots = {2, 3},
+                   .store_after = {2, 1},
+                   .journal = 2,
+                   .position = 5,
+                   .num_replayed = 2,
+                   .num_rows = 3,
+                   .num_first = 3,
+                   .keeps_rows = 1}},
+                 rest);
+    for (std::uint32_t i = 0; i < 3; ++i) EXPECT_EQ(row(found, i), row(wanted, 7 + i)) << i;
+
+    // Slot 2 has the state before row 7; three rows are in the journal behind it.
+    const std::uint32_t last[] = {10, 6};
+    found = pass({{.from_slot = 2,
+                   .to_slots = {4, DeltaRun::no_slot},
+                   .store_after = {4, 0},
+                   .journal = 2,
+                   .position = 7,
+                   .num_replayed = 3,
+                   .num_rows = 1,
+                   .num_first = 1},
+                  {.from_slot = 3, .position = 6, .num_rows = 1, .first_row = 1, .num_first = 1}},
+                 last);
+    EXPECT_EQ(row(found, 0), row(wanted, 10));
+    EXPECT_EQ(row(found, 1), row(wanted, 6));
+}
+
 TEST_F(DecoderKernelsTest, OutputGateIsASigmoidForEachValue) {
     constexpr std::uint32_t size = 96, num_rows = 3;
     const Floats gates = random_floats(size * num_rows, 1, 3.0f),

@@ -42,6 +42,10 @@ std::uint64_t shared_inner_size(const DecoderModel& model) {
 bool shared_is_apart(const DecoderModel& model) {
     return model.shared_size > 0 && !model.routes_to_shared();
 }
+// Returns the number of rows of a pass in layers with a gated delta rule, replayed ones included.
+std::uint64_t mixed_rows(const DecoderSizes& sizes) {
+    return std::uint64_t{sizes.rows} + sizes.journals * DeltaRun::replayed_max;
+}
 std::uint64_t shared_blob_bytes(const DecoderModel& model) {
     if (model.shared_size == 0) return 0;
     return expert_blob_layout(model.shared_shape(), expert_dtype_of(model.shared_kind)).size_bytes;
@@ -114,8 +118,8 @@ DecoderMemory::Needs DecoderMemory::needs_of(const DecoderModel& model, const De
                          matrix(model.attention_kind, hidden, model.mixed_size(layer));
         if (model.is_delta(layer)) {
             bytes.weights += word * 2 * model.delta_value_heads * hidden;
-            bytes.kv += word * (model.delta_state_size() +
-                                std::uint64_t{model.conv_taps - 1} * model.delta_channels());
+            bytes.states += state_bytes(model) * sizes.state_slots +
+                            journal_bytes(model) * sizes.journals;
         } else {
             bytes.kv += kv_page_bytes(model, sizes.kv_kind) * sizes.pages;
             if (model.output_gate)
@@ -131,20 +135,31 @@ DecoderMemory::Needs DecoderMemory::needs_of(const DecoderModel& model, const De
                                  .size_bytes;
     }
     if (model.is_span) bytes.step += span_kv_layer_bytes(model, rows) * model.num_layers;
-    bytes.step += sizes.part_slots * part_slot_bytes(model) +
-                  word * sizes.logit_rows * model.vocab_size + likeliest_bytes(model, sizes) +
-                  word * rows *
-                      (2 * hidden + model.mixer_rows_max() + model.q_size() +
-                       std::uint64_t{model.mixed_size_max()} +
-                       (model.output_gate ? model.q_size() : 0) +
-                       (model.has_delta() ? model.delta_channels() + model.delta_values() +
-                                                2 * model.delta_value_heads
-                                          : 0) +
-                       inner_size(model) + shared_inner_size(model)) +
-                  word * rows * sizes.lanes *
-                      (1 + addends_max(model) + (shared_is_apart(model) ? 1 : 0)) * hidden +
-                  word * sizes.row_pages * kv_page_tokens * model.rotated();
+    bytes.step +=
+        sizes.part_slots * part_slot_bytes(model) + word * sizes.logit_rows * model.vocab_size +
+        likeliest_bytes(model, sizes) +
+        word * rows *
+            (2 * hidden + model.mixer_rows_max() + model.q_size() +
+             std::uint64_t{model.mixed_size_max()} + (model.output_gate ? model.q_size() : 0) +
+             (model.has_delta() ? model.delta_values() + 2 * model.delta_value_heads : 0) +
+             inner_size(model) + shared_inner_size(model)) +
+        word * rows * sizes.lanes * (1 + addends_max(model) + (shared_is_apart(model) ? 1 : 0)) *
+            hidden +
+        word * sizes.row_pages * kv_page_tokens * model.rotated();
+    if (model.has_delta())
+        bytes.step += word * mixed_rows(sizes) * model.delta_channels() +
+                      (sizes.journals > 0 ? sizeof(DeltaRun) * rows * sizes.lanes : 0);
     return bytes;
+}
+
+std::uint64_t DecoderMemory::state_bytes(const DecoderModel& model) {
+    return sizeof(float) *
+           (model.delta_state_size() + std::uint64_t{model.conv_taps - 1} * model.delta_channels());
+}
+
+std::uint64_t DecoderMemory::journal_bytes(const DecoderModel& model) {
+    return sizeof(float) * std::uint64_t{DeltaRun::journal_rows} *
+           (model.delta_channels() + 2 * model.delta_value_heads);
 }
 
 std::uint32_t DecoderMemory::tiles_max(std::uint32_t num_pairs, std::uint32_t num_experts) {
@@ -230,6 +245,7 @@ class MemoryBuilder {
         for (DecoderMemory::Lane& lane : memory_.lanes) {
             MOEX_TRY(make(lane.rows, word * step_header_words + sizeof(StepRow) * rows, "rows"));
             MOEX_TRY(make(lane.page_table, word * sizes_.table_entries, "page table"));
+            if (sizes_.journals > 0) MOEX_TRY(make(lane.runs, sizeof(DeltaRun) * rows, "runs"));
             MOEX_TRY(make(lane.x, word * rows * hidden, "x"));
             MOEX_TRY(make(lane.addends, word * rows * addends_max(model_) * hidden, "addends"));
             if (shared_is_apart(model_))
@@ -251,7 +267,8 @@ class MemoryBuilder {
         if (model_.output_gate)
             MOEX_TRY(make(memory_.output_gates, word * rows * model_.q_size(), "output gates"));
         if (model_.has_delta()) {
-            MOEX_TRY(make(memory_.mixed, word * rows * model_.delta_channels(), "mixed"));
+            MOEX_TRY(
+                make(memory_.mixed, word * mixed_rows(sizes_) * model_.delta_channels(), "mixed"));
             MOEX_TRY(make(memory_.delta_gates, 2 * word * rows * model_.delta_value_heads,
                           "gates of delta rules"));
             MOEX_TRY(make(memory_.delta_values, word * rows * model_.delta_values(),
@@ -288,12 +305,15 @@ class MemoryBuilder {
             memory_.kv_bytes += bytes;
             return make(layer.kv, bytes, "keys and values");
         }
-        const std::uint64_t state = sizeof(float) * model_.delta_state_size(),
-                            columns = sizeof(float) * std::uint64_t{model_.conv_taps - 1} *
-                                      model_.delta_channels();
-        memory_.kv_bytes += state + columns;
-        MOEX_TRY(make(layer.state, state, "state of a delta rule"));
-        return make(layer.columns, columns, "inputs of a convolution");
+        const std::uint64_t slots = sizes_.state_slots,
+                            states = slots * sizeof(float) * model_.delta_state_size(),
+                            columns = slots * DecoderMemory::state_bytes(model_) - states,
+                            journals = sizes_.journals * DecoderMemory::journal_bytes(model_);
+        memory_.state_bytes_all += states + columns + journals;
+        MOEX_TRY(make(layer.state, states, "states of a delta rule"));
+        MOEX_TRY(make(layer.columns, columns, "inputs of a convolution"));
+        if (journals == 0) return {};
+        return make(layer.journal, journals, "rows that may be rolled back");
     }
 
     // Fills the tables that are known before the first step: the pages of a single sequence in

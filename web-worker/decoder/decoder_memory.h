@@ -22,6 +22,9 @@ struct DecoderSizes {
     std::uint32_t row_pages = 0;      // page limit of one sequence
     std::uint32_t table_entries = 0;  // capacity of a step's page tables, in entries
     std::uint64_t part_slots = 0;     // limit of (row, page) pairs in a step's attention
+    // Of a model with a gated delta rule: places for a state, and for a journal of rows that may be
+    // rolled back (wgsl/decoder/delta_runs.wgsl). 0 journals: a single sequence.
+    std::uint32_t state_slots = 1, journals = 0;
     KvKind kv_kind = KvKind::f32;
     bool spread = false;              // GpuDecoderOptions
     bool likeliest = false;           // true: make buffers to find the likeliest tokens
@@ -48,7 +51,7 @@ class DecoderMemory {
         gpu::BufferId qkv, o, router, kv;
         // of a gated delta rule: the matrix of its small gates, and what it remembers of the
         // sequence
-        gpu::BufferId delta_gates, state, columns;
+        gpu::BufferId delta_gates, state, columns, journal;
         gpu::BufferId output_gate;
         std::vector<Arena> arenas;
         std::vector<Arena> shared;  // one arena if the layer has a shared expert
@@ -60,6 +63,7 @@ class DecoderMemory {
     // kernels are written and read within one layer, so the lanes share them.
     struct Lane {
         gpu::BufferId rows, page_table, x, addends;
+        gpu::BufferId runs;    // DeltaRun
         gpu::BufferId shared;  // the shared expert's rows, if the routed experts are elsewhere
     };
 
@@ -85,12 +89,17 @@ class DecoderMemory {
 
     // Estimates the bytes that create() would allocate; the error is a few kilobytes.
     struct Needs {
-        std::uint64_t weights = 0, kv = 0, step = 0;
-        std::uint64_t all() const { return weights + kv + step; }
+        std::uint64_t weights = 0, kv = 0, states = 0, step = 0;
+        std::uint64_t all() const { return weights + kv + states + step; }
     };
     static Needs needs_of(const DecoderModel& model, const DecoderSizes& sizes);
-    // Returns the bytes of a page in one layer.
+    // Returns the bytes of a page in one layer that has keys and values.
     static std::uint64_t kv_page_bytes(const DecoderModel& model, KvKind kind);
+    // Return the bytes of a sequence's state, and of a journal, in one layer with a gated delta
+    // rule: the matrices and the latest inputs of the convolution; and these inputs and the gates
+    // of DeltaRun::journal_rows rows.
+    static std::uint64_t state_bytes(const DecoderModel& model);
+    static std::uint64_t journal_bytes(const DecoderModel& model);
 
     // Returns the bytes of the keys and values of a step's rows in one layer, as f16.
     static std::uint64_t span_kv_layer_bytes(const DecoderModel& model, std::uint64_t num_rows) {
@@ -119,7 +128,7 @@ class DecoderMemory {
     // Of layers with a gated delta rule: inputs after the convolution, small gates, outputs. Of
     // attention: the projection of its gate.
     gpu::BufferId mixed, delta_gates, delta_values, output_gates;
-    std::uint64_t weight_bytes = 0, kv_bytes = 0;
+    std::uint64_t weight_bytes = 0, kv_bytes = 0, state_bytes_all = 0;
 
   private:
     friend class MemoryBuilder;

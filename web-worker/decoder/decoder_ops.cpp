@@ -212,24 +212,7 @@ void DecoderOps::add_delta_rule(std::uint32_t index, Layer& layer) {
     layer.delta_gates = add_product(
         matrix(memory.delta_gates, WeightKind::f32, 2 * heads, model_.hidden_size, nullptr),
         input_for(WeightKind::f32), {memory_.delta_gates}, 2 * heads);
-    layer.delta_conv = add(
-        "delta_conv",
-        {{"channels", model_.delta_channels()},
-         {"taps", model_.conv_taps},
-         {"input_stride", num_inputs}},
-        {{lane_.rows}, {memory_.qkv}, memory.delta_conv, {memory.columns}, {memory_.mixed}});
-    layer.delta_rule = add("delta_rule",
-                           {{"key_heads", model_.delta_key_heads},
-                            {"value_heads", heads},
-                            {"key_dim", model_.delta_key_dim},
-                            {"value_dim", model_.delta_value_dim}},
-                           {{lane_.rows},
-                            {memory_.mixed},
-                            {memory_.delta_gates},
-                            memory.delta_a_log,
-                            memory.delta_dt_bias,
-                            {memory.state},
-                            {memory_.delta_values}});
+    add_recurrence(index, layer);
     layer.delta_gate = add(
         "delta_gate",
         {{"value_heads", heads},
@@ -242,6 +225,39 @@ void DecoderOps::add_delta_rule(std::uint32_t index, Layer& layer) {
     layer.o = add_product(
         matrix(memory.o, kind, model_.hidden_size, model_.delta_values(), nullptr),
         {memory_.attended}, {lane_.addends}, model_.hidden_size);
+}
+
+// Adds the kernels that read and write what a sequence remembers: for one sequence, or for the runs
+// of several.
+void DecoderOps::add_recurrence(std::uint32_t index, Layer& layer) {
+    const DecoderMemory::Layer& memory = memory_.layers[index];
+    const bool several = sizes_.journals > 0;
+    const gpu::Binding order = {several ? lane_.runs : lane_.rows};
+    std::vector<gpu::KernelConstant> of_conv = {{"channels", model_.delta_channels()},
+                                                {"taps", model_.conv_taps},
+                                                {"input_stride", model_.mixer_rows(index)}};
+    std::vector<gpu::Binding> conv = {
+        order, {memory_.qkv}, memory.delta_conv, {memory.columns}, {memory_.mixed}};
+    std::vector<gpu::Binding> rule = {order,
+                                      {memory_.mixed},
+                                      {memory_.delta_gates},
+                                      memory.delta_a_log,
+                                      memory.delta_dt_bias,
+                                      {memory.state},
+                                      {memory_.delta_values}};
+    if (several) {
+        of_conv.push_back({"value_heads", model_.delta_value_heads});
+        conv.push_back({memory.journal});
+        rule.push_back({memory.journal});
+    }
+    layer.delta_conv = add(several ? "delta_conv_runs" : "delta_conv", std::move(of_conv),
+                           std::move(conv));
+    layer.delta_rule = add(several ? "delta_rule_runs" : "delta_rule",
+                           {{"key_heads", model_.delta_key_heads},
+                            {"value_heads", model_.delta_value_heads},
+                            {"key_dim", model_.delta_key_dim},
+                            {"value_dim", model_.delta_value_dim}},
+                           std::move(rule));
 }
 
 void DecoderOps::add_router(const DecoderMemory::Layer& memory, Layer& layer) {
@@ -529,26 +545,27 @@ void DecoderOps::append_attention_end(std::vector<gpu::Command>& commands, std::
 }
 
 void DecoderOps::append_delta_rule(std::vector<gpu::Command>& commands, const Layer& layer,
-                                   std::uint32_t num_rows) const {
+                                   std::uint32_t num_rows, std::uint32_t num_runs) const {
     append(commands, *layer.input_norm, 1, num_rows);
     append(commands, layer.qkv, num_rows);
     append(commands, layer.delta_gates, num_rows, true);
     append(commands, *layer.delta_conv,
-           ceil_div(model_.delta_channels(), kernels::delta_conv::threads), 1);
+           ceil_div(model_.delta_channels(), kernels::delta_conv::threads), num_runs);
     // Columns of a head's matrix for each workgroup.
     const std::uint32_t columns = kernels::delta_rule::threads /
                                   ceil_div(model_.delta_key_dim, kernels::delta_rule::key_rows);
     append(commands, *layer.delta_rule, model_.delta_value_heads,
-           ceil_div(model_.delta_value_dim, columns));
+           ceil_div(model_.delta_value_dim, columns), num_runs);
     append(commands, *layer.delta_gate, model_.delta_value_heads, num_rows);
     append(commands, layer.o, num_rows);
     append(commands, *layer.post_attention_norm, 1, num_rows);
 }
 
 void DecoderOps::append_layer(std::vector<gpu::Command>& commands, std::uint32_t index,
-                              std::uint32_t num_rows, std::uint32_t num_pages) const {
+                              std::uint32_t num_rows, std::uint32_t num_pages,
+                              std::uint32_t num_runs) const {
     if (model_.is_delta(index)) {
-        append_delta_rule(commands, layers_[index], num_rows);
+        append_delta_rule(commands, layers_[index], num_rows, num_runs);
         return append_ffn(commands, index, num_rows);
     }
     append_attention_begin(commands, index, num_rows);

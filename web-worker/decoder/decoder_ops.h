@@ -30,6 +30,9 @@ class DecoderOps {
     // Compiles all kernels and binds their buffers; call it once.
     void create(std::function<void(Status)> done);
 
+    // The functions that append layers take the number of runs, if the rows are those of several
+    // sequences of a model with a gated delta rule (DeltaRun).
+    //
     // Appends one pass over `num_rows` rows. The last row's position is in page `num_pages` - 1 or
     // an earlier one. Logits are computed for `num_logits` rows (0: none); the header word head_row
     // selects them.
@@ -42,7 +45,8 @@ class DecoderOps {
     void append_shared(std::vector<gpu::Command>& commands, std::uint32_t index,
                        std::uint32_t num_rows) const;
     void append_layer(std::vector<gpu::Command>& commands, std::uint32_t index,
-                      std::uint32_t num_rows, std::uint32_t num_pages) const;
+                      std::uint32_t num_rows, std::uint32_t num_pages,
+                      std::uint32_t num_runs = 1) const;
     void append_head(std::vector<gpu::Command>& commands, std::uint32_t num_logits) const;
     // Append a layer with attention in three parts: up to the newest keys and values; attention
     // over the pages that the page table names; all that follows. The second part may be repeated
@@ -126,6 +130,7 @@ class DecoderOps {
     void add_attention(std::uint32_t index, Layer& layer);
     void add_output_gate(const DecoderMemory::Layer& memory, Layer& layer);
     void add_delta_rule(std::uint32_t index, Layer& layer);
+    void add_recurrence(std::uint32_t index, Layer& layer);
     void add_router(const DecoderMemory::Layer& memory, Layer& layer);
     void add_experts(const ArenaOps& arena, Layer& layer);
     void add_ffn(std::uint32_t index, Layer& layer);
@@ -143,7 +148,7 @@ class DecoderOps {
     void append_ffn(std::vector<gpu::Command>& commands, std::uint32_t index,
                     std::uint32_t num_rows) const;
     void append_delta_rule(std::vector<gpu::Command>& commands, const Layer& layer,
-                           std::uint32_t num_rows) const;
+                           std::uint32_t num_rows, std::uint32_t num_runs) const;
     void append_experts(std::vector<gpu::Command>& commands, const Layer& layer,
                         std::uint32_t num_rows, std::uint32_t routes_per_row,
                         std::uint32_t num_experts) const;

@@ -42,10 +42,11 @@ void GpuDecoder::create(gpu::Device& device, const DecoderModel& model,
                         const GpuDecoderOptions& options, WeightSource& source,
                         std::function<void(Result<std::unique_ptr<GpuDecoder>>)> done) {
     if (const Status fits = check_model(model); !fits.ok()) return done(fits.error());
-    if (model.has_delta() && options.pages > 0)
-        return done(Error{ErrorCode::unsupported,
-                          "a model with a gated delta rule does not run on a GPU for several "
-                          "sequences yet"});
+    if (model.has_delta() && options.pages > 0 &&
+        (options.state_slots == 0 || options.journals == 0))
+        return done(Error{ErrorCode::invalid_argument,
+                          "several sequences of a model with a gated delta rule need places for "
+                          "their states"});
 
     std::unique_ptr<GpuDecoder> decoder(
         new GpuDecoder(device, model, sizes_of(device.adapter(), model, options)));
@@ -122,6 +123,10 @@ DecoderSizes GpuDecoder::sizes_of(const gpu::AdapterInfo& adapter, const Decoder
         sizes.logit_rows = std::min(sizes.rows, batch_logit_rows);
         sizes.likeliest = !model.is_span;
         sizes.lanes = std::max(1u, options.lanes);
+        if (model.has_delta()) {
+            sizes.state_slots = options.state_slots;
+            sizes.journals = options.journals;
+        }
     }
     sizes.part_slots = DecoderMemory::part_slots_of(sizes.binding_bytes, model, sizes.rows,
                                                     sizes.row_pages);
@@ -418,7 +423,30 @@ void GpuDecoder::start(const DecoderBatch& batch, std::uint32_t lane) {
                     " of them with logits"));
 
     write_rows(batch.rows, mine.rows - mine.num_logits, mine.pages, lane);
+    if (model_.has_delta()) write_runs(batch.runs, lane);
     device_.write_buffer(memory_->lanes[lane].page_table, 0, std::as_bytes(batch.pages));
+}
+
+// Gives each run its place among the rows of all runs. The kernels do not check the numbers.
+void GpuDecoder::write_runs(std::span<const DeltaRun> runs, std::uint32_t lane) {
+    runs_.assign(runs.begin(), runs.end());
+    const auto is_slot = [&](std::uint32_t slot) { return slot < sizes_.state_slots; };
+    std::uint32_t at = 0, num_rows = 0;
+    for (DeltaRun& run : runs_) {
+        const bool stores = (run.store_after[0] == 0 || is_slot(run.to_slots[0])) &&
+                            (run.store_after[1] == 0 || is_slot(run.to_slots[1]));
+        MOEX_CHECK(stores && (run.from_slot == DeltaRun::no_slot || is_slot(run.from_slot)) &&
+                       run.journal < sizes_.journals && run.num_first <= run.num_rows &&
+                       run.num_replayed <= DeltaRun::replayed_max,
+                   text("a run of ", run.num_replayed, " and ", run.num_rows, " rows"));
+        run.mixed_at = at;
+        at += run.num_replayed + run.num_rows;
+        num_rows += run.num_rows;
+    }
+    MOEX_CHECK(num_rows == lanes_[lane].rows && runs_.size() <= sizes_.journals,
+               text(runs_.size(), " runs have ", num_rows, " of ", lanes_[lane].rows, " rows"));
+    lanes_[lane].num_runs = static_cast<std::uint32_t>(runs_.size());
+    device_.write_buffer(memory_->lanes[lane].runs, 0, std::as_bytes(std::span(runs_)));
 }
 
 std::uint32_t GpuDecoder::advance(std::uint32_t lane) {
@@ -428,7 +456,7 @@ std::uint32_t GpuDecoder::advance(std::uint32_t lane) {
     std::uint32_t waiting = model_.num_layers;
     while (waiting == model_.num_layers && mine.next_layer < model_.num_layers) {
         const std::uint32_t layer = mine.next_layer++;
-        mine.ops->append_layer(commands_, layer, mine.rows, mine.pages);
+        mine.ops->append_layer(commands_, layer, mine.rows, mine.pages, mine.num_runs);
         if (model_.is_moe(layer) && model_.experts_elsewhere) waiting = layer;
     }
     if (waiting < model_.num_layers) {
@@ -511,6 +539,7 @@ void GpuDecoder::copy_page(std::uint32_t from, std::uint32_t to) {
     const std::uint64_t bytes = DecoderMemory::kv_page_bytes(model_, sizes_.kv_kind);
     std::vector<gpu::Command> copies;
     for (const DecoderMemory::Layer& layer : memory_->layers) {
+        if (layer.kv == gpu::BufferId{}) continue;  // a gated delta rule
         copies.push_back(copy_command(layer.kv, bytes * from, layer.kv, bytes * to, bytes));
         copies.back().same_stage = copies.size() > 1;
     }

@@ -43,6 +43,9 @@ struct GpuDecoderOptions {
     // other pages are in `evicted`, which outlives the decoder (paged_steps.h).
     std::uint32_t slots = 0;
     EvictedPages* evicted = nullptr;
+    // Of a model with a gated delta rule, for several sequences: places for states, and for
+    // journals of rows that may be rolled back. At most `journals` sequences are in a batch.
+    std::uint32_t state_slots = 0, journals = 0;
     KvKind kv_kind = KvKind::f32;
     // The size limit of a buffer that holds a part of a table or of a layer's experts. 0: the
     // adapter's binding limit.
@@ -66,8 +69,10 @@ enum class StepLogits {
 struct DecoderBatch {
     std::span<const StepRow> rows;         // StepRow::first_page is an index into `pages`
     std::span<const std::uint32_t> pages;  // page tables of the sequences, one after the other
-    std::uint32_t num_pages = 0;           // pages of the longest sequence in the batch
-    std::uint32_t num_logits = 0;          // logits are computed for the last `num_logits` rows
+    // For a model with a gated delta rule: the rows of each sequence.
+    std::span<const DeltaRun> runs = {};
+    std::uint32_t num_pages = 0;   // pages of the longest sequence in the batch
+    std::uint32_t num_logits = 0;  // logits are computed for the last `num_logits` rows
     // The first `num_likeliest` of the rows with logits return their likeliest tokens instead of
     // logits.
     std::uint32_t num_likeliest = 0;
@@ -140,6 +145,8 @@ class GpuDecoder {
     std::uint32_t num_tokens() const { return num_tokens_; }  // length of the cached sequence
     std::uint64_t weight_bytes() const { return memory_->weight_bytes; }
     std::uint64_t kv_bytes() const { return memory_->kv_bytes; }
+    // of a model with a gated delta rule: bytes of all states and journals
+    std::uint64_t state_bytes() const { return memory_->state_bytes_all; }
 
     // Continues the sequence with `tokens`: 1 to rows_max() tokens, within the vocabulary and the
     // context. On an error, nothing has changed.
@@ -214,6 +221,7 @@ class GpuDecoder {
     std::uint64_t span_kv_layer_bytes(std::uint64_t num_rows) const {
         return DecoderMemory::span_kv_layer_bytes(model_, num_rows);
     }
+    void write_runs(std::span<const DeltaRun> runs, std::uint32_t lane);
     void write_rows(std::span<const StepRow> rows, std::uint32_t head_row, std::uint32_t part_pages,
                     std::uint32_t lane = 0);
     static void create_ops(std::shared_ptr<std::unique_ptr<GpuDecoder>> decoder,
@@ -235,6 +243,7 @@ class GpuDecoder {
         gpu::BufferId routed_readback;
         // State of a batch, between start() and its last layer.
         std::uint32_t rows = 0, pages = 0, num_logits = 0, num_likeliest = 0, next_layer = 0;
+        std::uint32_t num_runs = 1;
     };
 
     gpu::Device& device_;
@@ -269,6 +278,7 @@ class GpuDecoder {
     mutable std::vector<gpu::Command> greedy_;
     mutable std::uint32_t greedy_pages_ = 0;
     std::vector<StepRow> rows_;
+    std::vector<DeltaRun> runs_;
     LifeGuard life_;
 };
 

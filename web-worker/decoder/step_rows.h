@@ -33,6 +33,39 @@ struct StepRow {
 };
 static_assert(sizeof(StepRow) == 16, "the kernels step by 4 words");
 
+// A run: the rows of one sequence in a pass, with consecutive positions, as the kernels of a gated
+// delta rule for several sequences compute them (wgsl/decoder/delta_runs.wgsl).
+//   The slot 4 has the state after 100 tokens, and 2 of 3 drafted rows from position 100 on were
+//   accepted. Then {.from_slot = 4, .to_slots = {7, no_slot}, .store_after = {2, 0}, .position =
+//   100, .num_replayed = 2, .num_rows = 1} computes the row of position 102, and stores the state
+//   after 102 tokens.
+struct DeltaRun {
+    static constexpr std::uint32_t no_slot = ~0u;
+    static constexpr std::uint32_t journal_rows = gpu::kernels::delta_rule_runs::journal_rows;
+    static constexpr std::uint32_t replayed_max = journal_rows / 2;
+    std::uint32_t from_slot = no_slot;  // no_slot: the text begins
+    std::uint32_t to_slots[2] = {no_slot, no_slot};
+    std::uint32_t store_after[2] = {0, 0};  // rows, replayed ones included; 0: nothing is stored
+    std::uint32_t journal = 0;
+    std::uint32_t position = 0;  // of the first row, replayed ones included
+    std::uint32_t num_replayed = 0;
+    std::uint32_t num_rows = 0;  // rows of the pass
+    // The run's rows of the pass are num_first rows from first_row on, then those from next_row on.
+    std::uint32_t first_row = 0, num_first = 0, next_row = 0;
+    std::uint32_t mixed_at = 0;    // set by GpuDecoder::start()
+    std::uint32_t keeps_rows = 0;  // 1: the rows' inputs are kept in the journal
+    std::uint32_t unused[2] = {0, 0};
+};
+static_assert(sizeof(DeltaRun) == 4 * gpu::kernels::delta_rule_runs::run_words,
+              "the kernels step by run_words");
+static_assert(gpu::kernels::delta_rule_runs::to_slot_word == 1 &&
+                  gpu::kernels::delta_rule_runs::store_after_word == 3 &&
+                  gpu::kernels::delta_rule_runs::position_word == 6 &&
+                  gpu::kernels::delta_rule_runs::num_rows_word == 8 &&
+                  gpu::kernels::delta_rule_runs::next_row_word == 11 &&
+                  gpu::kernels::delta_rule_runs::keeps_rows_word == 13,
+              "DeltaRun is what the kernels read");
+
 // The likeliest tokens of one row, as the kernel likeliest_merge returns them.
 struct LikeliestList {
     static constexpr std::uint32_t kept = gpu::kernels::likeliest_merge::kept;

@@ -31,8 +31,11 @@ Status check_memory(const gpu::AdapterInfo& adapter, const DecoderMemory::Needs&
     return Error{ErrorCode::no_space,
                  text("the model wants ", megabytes(needs.all()), " MB of ", adapter.description,
                       " (", megabytes(needs.weights), " of weights, ", megabytes(needs.kv),
-                      " of keys and values, ", megabytes(needs.step), " to compute with), ",
-                      megabytes(there_bytes), " MB are there")};
+                      " of keys and values, ",
+                      needs.states > 0 ? text(megabytes(needs.states), " of recurrent states, ")
+                                       : std::string(),
+                      megabytes(needs.step), " to compute with), ", megabytes(there_bytes),
+                      " MB are there")};
 }
 
 }  // namespace moex

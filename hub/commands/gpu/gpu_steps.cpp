@@ -62,6 +62,9 @@ class VulkanSteps : public GpuSteps {
     std::uint32_t likeliest_max() const override {
         return cores_ != nullptr ? 0 : LikeliestList::kept;
     }
+    StateSlotSizes state_slots() const override {
+        return cores_ != nullptr ? StateSlotSizes{} : slots_;
+    }
     KvPageMover page_mover() override {
         if (cores_ != nullptr) return {};
         return {.copy =
@@ -136,6 +139,7 @@ class VulkanSteps : public GpuSteps {
         device_ = std::move(device);
         MOEX_ASSIGN(model, decoder_model_of(*package_));
         model.experts_elsewhere = !options_.holds_experts;
+        if (model.has_delta() && slots_.sequences_max == 0) slots_ = choose_slots(model);
         MOEX_ASSIGN(chosen, choose_sizes(model));
         MOEX_ASSIGN(decoder,
                     load_decoder(*device_, loop_, package_, model, chosen, options_.progress));
@@ -150,6 +154,8 @@ class VulkanSteps : public GpuSteps {
         if (!decoder_) return Error{ErrorCode::device_lost, "no GPU came back"};
         MOEX_TRY(reserve(batch));
         package_->require_unchanged();
+        for (const StepRows& one : batch)
+            one.kv->begin_step(static_cast<std::uint32_t>(one.tokens.size()));
         const PlannedStep step = plan_step(batch);
 
         StepResult result;
@@ -181,7 +187,7 @@ class VulkanSteps : public GpuSteps {
         const gpu::AdapterInfo& adapter = device_->adapter();
         const KvKind kv_kind = kv_kind_of(kv_dtype_);
         const std::uint64_t page_layer_bytes = DecoderMemory::kv_page_bytes(model, kv_kind),
-                            page_bytes = page_layer_bytes * model.num_layers,
+                            page_bytes = page_layer_bytes * num_kv_layers(model),
                             binding_bytes = std::min(adapter.max_binding_bytes,
                                                      adapter.max_buffer_bytes);
         const std::uint64_t bindable = binding_bytes / page_layer_bytes;
@@ -191,25 +197,62 @@ class VulkanSteps : public GpuSteps {
             there = there > 0 ? std::min(there, options.memory_bytes_max)
                               : options.memory_bytes_max;
 
-        GpuDecoderOptions decoder{
-            .rows_max = options.step_rows_max, .lanes = num_lanes(), .kv_kind = kv_kind};
+        GpuDecoderOptions decoder{.rows_max = options.step_rows_max,
+                                  .lanes = num_lanes(),
+                                  .state_slots = slots_.num_slots(),
+                                  .journals = slots_.sequences_max,
+                                  .kv_kind = kv_kind};
         const auto needs_with = [&](std::uint64_t pages) {
             decoder.pages = static_cast<std::uint32_t>(pages);
             return DecoderMemory::needs_of(model, GpuDecoder::sizes_of(adapter, model, decoder));
         };
         std::uint64_t pages = num_pages_;  // the engine relies on the pages of the first device
+        const std::uint64_t states = slots_.all_bytes(),
+                            kv_max = options.kv_bytes_max - std::min(states, options.kv_bytes_max);
         if (pages == 0 && options.kv_bytes_max > 0)
             pages = std::min({pages_of(config_.context_tokens) * options.sequences_max, bindable,
-                              options.kv_bytes_max / page_bytes});
+                              kv_max / page_bytes});
         else if (pages == 0)
             pages = default_pages(bindable, there, needs_with);
         if (pages == 0)
             return Error{ErrorCode::no_space,
-                         text("a key/value budget of ", options.kv_bytes_max,
-                              " bytes is below one page of ", page_bytes, " bytes on the GPU")};
+                         text("a key/value budget of ", options.kv_bytes_max, " bytes is below ",
+                              states > 0 ? text(states, " of recurrent states and ") : "",
+                              "one page of ", page_bytes, " bytes on the GPU")};
 
         MOEX_TRY(check_memory(adapter, needs_with(pages), there));
         return decoder;
+    }
+
+    static std::uint64_t num_kv_layers(const DecoderModel& model) {
+        std::uint64_t count = 0;
+        for (std::uint32_t layer = 0; layer < model.num_layers; ++layer)
+            count += !model.is_delta(layer);
+        return count;
+    }
+
+    // Returns the number of recurrent states and their sizes. A later device has the same number,
+    // because the engine relies on it.
+    StateSlotSizes choose_slots(const DecoderModel& model) const {
+        const std::uint64_t layers = model.num_layers - num_kv_layers(model);
+        StateSlotSizes slots{.sequences_max = options_.sequences_max,
+                             .slot_bytes = layers * DecoderMemory::state_bytes(model),
+                             .journal_bytes = layers * DecoderMemory::journal_bytes(model)};
+        if (!options_.keeps_states) return slots;
+        const std::uint64_t copy_bytes = options_.state_bytes_max > 0 ? options_.state_bytes_max
+                                                                      : options_.kv_bytes_max / 4;
+        slots.copies_max = copy_bytes > 0
+                               ? static_cast<std::uint32_t>(copy_bytes / slots.slot_bytes)
+                               : options_.sequences_max;
+        // A layer's states are in one buffer.
+        const gpu::AdapterInfo& adapter = device_->adapter();
+        const std::uint64_t bindable = std::min(adapter.max_binding_bytes,
+                                                adapter.max_buffer_bytes) /
+                                       DecoderMemory::state_bytes(model);
+        const std::uint64_t others = slots.num_slots() - slots.copies_max;
+        slots.copies_max = static_cast<std::uint32_t>(
+            std::min<std::uint64_t>(slots.copies_max, bindable > others ? bindable - others : 0));
+        return slots;
     }
 
     static std::uint64_t pages_of(std::uint32_t tokens) {
@@ -228,7 +271,7 @@ class VulkanSteps : public GpuSteps {
             std::max(usual * options_.sequences_max, pages_of(config_.context_tokens)), bindable);
         const auto is_too_much = [&] {
             const DecoderMemory::Needs needs = needs_with(pages);
-            const std::uint64_t others = needs.weights + needs.step;
+            const std::uint64_t others = needs.weights + needs.states + needs.step;
             const std::uint64_t free = there > others ? there - others : 0;
             return static_cast<double>(needs.kv) > static_cast<double>(free) * kv_share_default;
         };
@@ -282,6 +325,7 @@ class VulkanSteps : public GpuSteps {
         std::vector<StepRow> rows;
         std::vector<SequenceRow> sequence_rows;  // `rows` in the form that the predictor reads
         std::vector<std::uint32_t> pages;
+        std::vector<DeltaRun> runs;  // of a model with recurrent states
         std::vector<float> x, y, expert_weights;
         std::vector<std::uint16_t> expert_ids;
         std::unique_ptr<ExpertRound> round;  // in flight
@@ -329,8 +373,10 @@ class VulkanSteps : public GpuSteps {
             const auto table = sequence->kv->pages();
             part.pages.insert(part.pages.end(), table.begin(), table.end());
         }
+        if (slots_.sequences_max > 0) set_runs(part, step, first);
         batch.rows = part.rows;
         batch.pages = part.pages;
+        batch.runs = part.runs;
         const auto num_rows = static_cast<std::uint32_t>(step.rows.size());
         const std::uint32_t first_logit = std::max(first, num_rows - step.num_logits);
         if (first + count > first_logit) batch.num_logits = first + count - first_logit;
@@ -344,6 +390,43 @@ class VulkanSteps : public GpuSteps {
         part.layer = 0;
         part.layer_began = now_steady();
         decoder_->start(batch, part.lane);
+    }
+
+    // Sets the runs of a part whose first row is row `first` of the step. A sequence has one run.
+    // Its rows without logits are consecutive, and so are those with logits.
+    static void set_runs(Part& part, const PlannedStep& step, std::uint32_t first) {
+        part.runs.clear();
+        std::vector<const StepRows*> sequences;  // [number of runs]
+        const auto num_rows = static_cast<std::uint32_t>(part.rows.size());
+        for (std::uint32_t row = 0; row < num_rows; ++row) {
+            const StepRows* const sequence = step.sequence[first + row];
+            const auto found = std::find(sequences.begin(), sequences.end(), sequence);
+            const std::size_t index = found - sequences.begin();
+            if (found == sequences.end()) {
+                sequences.push_back(sequence);
+                part.runs.push_back({.first_row = row});
+            }
+            DeltaRun& run = part.runs[index];
+            if (row == run.first_row + run.num_first)
+                ++run.num_first;
+            else if (run.num_rows == run.num_first)
+                run.next_row = row;
+            ++run.num_rows;
+        }
+        for (std::size_t i = 0; i < sequences.size(); ++i) {
+            SlotState& state = sequences[i]->kv->slot_state();
+            const StateRun wanted = state.next_run(part.runs[i].num_rows);
+            DeltaRun& run = part.runs[i];
+            if (wanted.from) run.from_slot = wanted.from->number;
+            for (const std::size_t k : {0, 1}) {
+                if (wanted.to[k]) run.to_slots[k] = wanted.to[k]->number;
+                run.store_after[k] = wanted.after[k];
+            }
+            run.journal = state.journal();
+            run.position = wanted.position;
+            run.num_replayed = wanted.num_replayed;
+            run.keeps_rows = wanted.keeps_rows ? 1 : 0;
+        }
     }
 
     // Continues a micro-batch once the experts of its previous layer have answered. Returns when
@@ -481,6 +564,8 @@ class VulkanSteps : public GpuSteps {
 
     // Copies a page of keys and values out of the GPU's memory, and waits for it.
     Status read_page(std::uint32_t page, std::span<std::byte> rows) {
+        if (slots_.sequences_max > 0)
+            return Error{ErrorCode::unsupported, "pages have no recurrent states"};
         if (!decoder_) return Error{ErrorCode::device_lost, "no GPU came back"};
         bool finished = false;
         Status was_read;
@@ -537,6 +622,7 @@ class VulkanSteps : public GpuSteps {
     GpuStepsOptions options_;
     ExpertForesight* foresight_ = nullptr;
     std::uint32_t num_pages_ = 0;  // KV pages of the first device, and of every later one
+    StateSlotSizes slots_;         // likewise
     std::uint64_t kv_bytes_ = 0, weight_bytes_ = 0;
     gpu::PostedLoop loop_;
     std::unique_ptr<gpu::Device> device_;

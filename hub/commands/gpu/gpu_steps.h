@@ -31,9 +31,15 @@ struct GpuStepsOptions {
     // micro-batch has its own memory on the GPU, and all share the KV cache.
     std::uint32_t micro_batches_max = 1;
     std::uint64_t memory_bytes_max = 0;  // limit for GPU memory; 0: all free memory
-    // Limit for the memory of keys and values. 0: enough for `sequences_max` sequences of 8,192
-    // tokens and for one whole context, within a quarter of what the weights leave free.
+    // Limit for the memory of keys and values, and of recurrent states. 0: enough for
+    // `sequences_max` sequences of 8,192 tokens and for one whole context, within a quarter of what
+    // the weights leave free.
     std::uint64_t kv_bytes_max = 0;
+    // For a model with recurrent states, the memory of their copies, from which texts that begin
+    // alike go on; 0: a quarter of kv_bytes_max, or as many copies as sequences. Without
+    // `keeps_states` there are none.
+    std::uint64_t state_bytes_max = 0;
+    bool keeps_states = true;
     // Format of the KV cache on the GPU. int8 means u8 codes with an f16 scale and zero for each
     // token of a KV head. The int8 cache of the CPU cores has another layout.
     KvDtype kv_dtype = KvDtype::f32;

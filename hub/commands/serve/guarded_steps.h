@@ -27,6 +27,7 @@ class GuardedSteps : public StepDevice {
     bool takes_speculators() const override { return device_.takes_speculators(); }
     std::uint32_t likeliest_max() const override { return device_.likeliest_max(); }
     KvPageMover page_mover() override { return device_.page_mover(); }
+    StateSlotSizes state_slots() const override { return device_.state_slots(); }
     Status renew() override { return device_.renew(); }
 
   private:

@@ -246,6 +246,8 @@ Status HubProgram::open_gpu() {
     options.memory_bytes_max = wanted.memory_bytes_max;
     options.kv_bytes_max = settings_.model.kv_bytes_max;
     options.kv_dtype = model_.kv_dtype;
+    options.state_bytes_max = settings_.model.state_bytes_max;
+    options.keeps_states = settings_.model.caches_prefixes;
     options.stay_awake = wanted.stays_awake && !options.holds_experts;
     ProgressBar bar("to the GPU", false);
     options.progress = [&](std::uint64_t done, std::uint64_t all) { bar.show(done, all, ""); };
@@ -310,7 +312,7 @@ EngineOptions HubProgram::engine_options() const {
     options.page_tokens = pages.page_tokens;
     options.kv_dtype = pages.dtype;
     const KvCache probe(gpu_->config(), {pages.page_tokens, 0, pages.dtype});
-    options.kv_bytes_max = pages.num_pages * probe.page_bytes();
+    options.kv_bytes_max = pages.num_pages * probe.page_bytes() + gpu_->state_slots().all_bytes();
     return options;
 }
 

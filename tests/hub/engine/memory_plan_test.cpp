@@ -62,6 +62,27 @@ TEST(MemoryPlanTest, BytesOfTextsAreAtMostAFewPercentAboveTheFormula) {
     }
 }
 
+// The states of Qwen3.6-35B-A3B in the slots of a GPU.
+TEST(MemoryPlanTest, StatesOfADeviceAreThoseOfItsSlots) {
+    const ModelConfig config = synth_shape("qwen3.6-35b-a3b").value();
+    constexpr std::uint64_t slot_bytes = 30ull * 4 * (32 * 128 * 128 + 3 * channels),
+                            journal_bytes = 30ull * 4 * 18 * (channels + 2 * 32);
+    MemoryNeeds needs{.sequences_max = 16,
+                      .page_tokens = 128,
+                      .page_bytes = 128 * qwen_token_bytes,
+                      .slots = {.sequences_max = 16,
+                                .copies_max = 8,
+                                .slot_bytes = slot_bytes,
+                                .journal_bytes = journal_bytes}};
+    needs.bytes_max = needs.slots.all_bytes() + 10 * needs.page_bytes;
+    const MemoryPlan plan = MemoryPlan::make(config, needs).value();
+    EXPECT_EQ(plan.num_pages, 10u);
+    EXPECT_EQ(plan.state_bytes_max(), 32 * slot_bytes + 16 * journal_bytes);
+    EXPECT_EQ(plan.copy_bytes_max, 8 * slot_bytes);
+    needs.bytes_max = needs.slots.all_bytes();
+    EXPECT_FALSE(MemoryPlan::make(config, needs).ok());
+}
+
 TEST(MemoryPlanTest, PartsOfThePlanFitIntoTheBudget) {
     const ModelConfig config = synth_shape("qwen3.6-35b-a3b").value();
     const RecurrentShape shape = RecurrentShape::of(config);

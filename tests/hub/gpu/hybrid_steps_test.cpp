@@ -1,0 +1,329 @@
+// Tests the steps of models with a gated delta rule on a Vulkan device: how a text is cut, texts
+// beside it, drafts that are rolled back, steps that fail, copies of states and preemption change
+// no bit; and the golden files of both families hold for several texts at once.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <future>
+#include <iostream>
+#include <map>
+#include <random>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "hub/commands/gpu/gpu_steps.h"
+#include "hub/engine/engine.h"
+#include "hub/engine/local_experts.h"
+#include "hub/engine/scores.h"
+#include "hub/model/pack/packer.h"
+#include "tests/hub/engine/engine_stage.h"
+#include "tests/hub/engine/known_drafts.h"
+#include "tests/hub/gpu/requests.h"
+#include "tests/support/repository.h"
+
+namespace moex {
+namespace {
+
+struct Kind {
+    const char* family = "";  // a folder of tests/golden/families
+    bool holds_experts = false;
+};
+constexpr Kind kinds[] = {{"qwen35-moe", true}, {"qwen35-moe", false}, {"qwen3-next", true}};
+
+std::shared_ptr<const ModelPackage> package_of(const std::string& family) {
+    static const test::TemporaryFolder folder("hybrid-steps");
+    static std::map<std::string, std::shared_ptr<const ModelPackage>> packages;
+    auto& package = packages[family];
+    if (!package) {
+        PackOptions options;
+        options.expert_dtype = ExpertDtype::bf16;
+        must(pack_checkpoint(repository() / "tests/golden/families" / family,
+                             folder.path() / family, options, test::compute_threads(), {}));
+        package = must(ModelPackage::open(folder.path() / family));
+    }
+    return package;
+}
+
+class HybridStepsTest : public testing::TestWithParam<Kind> {
+  protected:
+    HybridStepsTest()
+        : package_(package_of(GetParam().family)),
+          local_(package_, test::compute_threads(), {}, Arithmetic::exact),
+          experts_(local_),
+          steps_(open()) {}
+
+    std::unique_ptr<GpuSteps> open(std::uint32_t sequences_max = 4) {
+        return must(open_gpu_steps(package_, test::compute_threads(),
+                                   {.device = "0",
+                                    .holds_experts = GetParam().holds_experts,
+                                    .sequences_max = sequences_max,
+                                    .step_rows_max = 64,
+                                    .micro_batches_max = 3}));
+    }
+    std::uint32_t vocab_size() const { return package_->config().vocab_size; }
+    std::vector<TokenId> tokens(std::size_t count, std::uint32_t seed) const {
+        return test::random_tokens(count, vocab_size(), seed);
+    }
+    KvCacheOptions pages() {
+        KvCacheOptions options = steps_->kv_pages();
+        options.num_pages = std::min(options.num_pages, 16u);
+        options.mover = steps_->page_mover();
+        options.slots = steps_->state_slots();
+        return options;
+    }
+    std::vector<float> step(std::span<const StepRows> batch, std::uint32_t micro_batches = 1) {
+        return must(steps_->run(batch, experts_, micro_batches, {})).logits;
+    }
+    // The logits of all rows of a text that is computed alone, token by token.
+    std::vector<float> alone(std::span<const TokenId> ids) {
+        KvCache cache(package_->config(), pages());
+        KvCache::Sequence sequence(cache);
+        std::vector<float> all;
+        for (std::size_t i = 0; i < ids.size(); ++i) {
+            const StepRows rows{.kv = &sequence, .tokens = ids.subspan(i, 1)};
+            const auto logits = step({&rows, 1});
+            all.insert(all.end(), logits.begin(), logits.end());
+        }
+        return all;
+    }
+    EngineOptions engine_options(std::uint32_t num_pages) const {
+        const KvCacheOptions kv = steps_->kv_pages();
+        const KvCache probe(package_->config(), {kv.page_tokens, 0, kv.dtype});
+        return {.sequences_max = 4,
+                .queue_max = 1000,
+                .step_rows_max = 64,
+                .kv_bytes_max = num_pages * probe.page_bytes() + steps_->state_slots().all_bytes(),
+                .page_tokens = kv.page_tokens,
+                .kv_dtype = kv.dtype,
+                .step_stretch_max = 1e6};
+    }
+    std::vector<Outcome> run(std::span<const GenerationRequest> requests, EngineOptions options) {
+        Engine engine(*steps_, experts_, options);
+        std::vector<Pending> pending;
+        for (const GenerationRequest& one : requests) pending.push_back(submit_to(engine, one));
+        std::vector<Outcome> outcomes;
+        for (Pending& one : pending) outcomes.push_back(one.outcome.get());
+        counters_ = engine.counters();
+        return outcomes;
+    }
+    static void expect_equal(const std::vector<Outcome>& outcomes,
+                             const std::vector<Outcome>& wanted) {
+        ASSERT_EQ(outcomes.size(), wanted.size());
+        for (std::size_t i = 0; i < wanted.size(); ++i) {
+            ASSERT_EQ(outcomes[i].end.reason, FinishReason::length)
+                << outcomes[i].end.error.message;
+            ASSERT_EQ(outcomes[i].ids, wanted[i].ids) << i;
+            ASSERT_EQ(outcomes[i].logprobs, wanted[i].logprobs) << i;
+        }
+    }
+
+    std::shared_ptr<const ModelPackage> package_;
+    LocalExperts local_;
+    GatedExperts experts_;
+    std::unique_ptr<GpuSteps> steps_;
+    EngineCounters counters_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Models, HybridStepsTest, testing::ValuesIn(kinds));
+
+// Three texts grow side by side. Each step has random parts of them, some with wrong tokens at
+// their end that are rolled back; and some steps fail before they are computed.
+TEST_P(HybridStepsTest, CutsNeighboursRollBacksAndFailuresChangeNoBit) {
+    constexpr std::uint32_t num_tokens = 140, num_texts = 3;
+    std::vector<std::vector<TokenId>> texts;
+    std::vector<std::vector<float>> wanted;
+    for (std::uint32_t i = 0; i < num_texts; ++i) {
+        texts.push_back(tokens(num_tokens, i));
+        wanted.push_back(alone(texts.back()));
+    }
+
+    std::mt19937 generator(1);
+    const auto random = [&](std::uint32_t end) {
+        return static_cast<std::uint32_t>(generator()) % end;
+    };
+    for (int trial = 0; trial < 4; ++trial) {
+        KvCache cache(package_->config(), pages());
+        std::vector<KvCache::Sequence> sequences;
+        for (std::uint32_t i = 0; i < num_texts; ++i) sequences.emplace_back(cache);
+        const auto is_whole = [&](const KvCache::Sequence& one) {
+            return one.num_tokens() == num_tokens;
+        };
+        while (!std::ranges::all_of(sequences, is_whole)) {
+            std::vector<StepRows> batch;
+            std::vector<std::vector<TokenId>> rows;
+            std::vector<std::uint32_t> members, right;
+            for (std::uint32_t i = 0; i < num_texts; ++i) {
+                const std::uint32_t done = sequences[i].num_tokens(), left = num_tokens - done;
+                const bool drafts = random(2) == 0;
+                const std::uint32_t count = std::min(left, drafts ? 1 + random(5) : random(41));
+                if (count == 0) continue;
+                const auto first = texts[i].begin() + done;
+                rows.emplace_back(first, first + count);
+                for (std::uint32_t wrong = drafts ? random(5) : 0; wrong > 0; --wrong)
+                    rows.back().push_back(random(vocab_size()));
+                members.push_back(i);
+                right.push_back(count);
+            }
+            for (std::size_t k = 0; k < members.size(); ++k)
+                batch.push_back(
+                    {.kv = &sequences[members[k]], .tokens = rows[k], .all_logits = random(3) > 0});
+            if (batch.empty()) continue;
+            const std::uint32_t parts = 1 + random(3);
+            if (!GetParam().holds_experts && random(3) == 0) {
+                experts_.fail_next();
+                ASSERT_FALSE(steps_->run(batch, experts_, parts, {}).ok());
+            }
+            const std::vector<float> logits = step(batch, parts);
+            std::size_t at = 0;
+            for (std::size_t k = 0; k < batch.size(); ++k) {
+                const std::size_t i = members[k], count = right[k], all = rows[k].size();
+                const std::size_t done = sequences[i].num_tokens() - all;
+                for (std::size_t row = batch[k].all_logits ? 0 : all - 1; row < all; ++row) {
+                    if (row < count)
+                        ASSERT_EQ(std::memcmp(logits.data() + at,
+                                              wanted[i].data() + (done + row) * vocab_size(),
+                                              4 * vocab_size()),
+                                  0)
+                            << "trial " << trial << ", text " << i << ", token " << done + row;
+                    at += vocab_size();
+                }
+                if (count < all) sequences[i].roll_back(static_cast<std::uint32_t>(done + count));
+                ASSERT_EQ(sequences[i].num_tokens(), done + count);
+            }
+        }
+    }
+}
+
+TEST_P(HybridStepsTest, TextsGoOnFromCopiesOfEarlierStates) {
+    auto first = drawn_request(tokens(300, 1), 100), second = first, third = first;
+    const auto question = tokens(20, 2);
+    second.prompt.insert(second.prompt.end(), question.begin(), question.end());
+    third.prompt.resize(290);
+    EngineOptions options = engine_options(16);
+    options.prefix_cache = false;
+    const auto answer = run({&first, 1}, options);
+    GenerationRequest next = first;
+    next.prompt.insert(next.prompt.end(), answer[0].ids.begin(), answer[0].ids.end());
+    next.prompt.insert(next.prompt.end(), question.begin(), question.end());
+    const auto cold_second = run({&second, 1}, options), cold_third = run({&third, 1}, options),
+               cold_next = run({&next, 1}, options);
+
+    // The prompt's end has a copy at 256, and that of the answer at 384.
+    options.prefix_cache = true;
+    Engine engine(*steps_, experts_, options);
+    const auto one = [&](const GenerationRequest& request) {
+        auto pending = submit_to(engine, request);
+        return pending.outcome.get();
+    };
+    expect_equal({one(first)}, answer);
+    for (const auto& [request, wanted, cached] :
+         {std::tuple(&second, &cold_second, 256u), std::tuple(&third, &cold_third, 256u),
+          std::tuple(&next, &cold_next, 384u)}) {
+        const Outcome found = one(*request);
+        expect_equal({found}, *wanted);
+        EXPECT_EQ(found.end.stats.cached_tokens, cached);
+    }
+    const KvMemory memory = engine.counters().memory;
+    EXPECT_GT(memory.state_copies, 0u);
+    EXPECT_LE(memory.state_copies, engine.counters().memory_max.state_copies);
+}
+
+GenerationRequest request_of(std::uint32_t i, std::uint32_t vocab_size) {
+    GenerationRequest request = drawn_request(
+        test::random_tokens(1 + i * 7919 % 41, vocab_size, i % 11), 1 + i * 31 % 28);
+    request.sampling.temperature = i % 3 == 0 ? 0 : 0.9;
+    request.sampling.seed = i;
+    request.client = text("client ", i % 3);
+    return request;
+}
+
+TEST_P(HybridStepsTest, DraftsAndPreemptionChangeNoText) {
+    constexpr std::uint32_t count = 24;
+    std::vector<GenerationRequest> requests;
+    for (std::uint32_t i = 0; i < count; ++i) requests.push_back(request_of(i, vocab_size()));
+    EngineOptions options = engine_options(16);
+    options.prefix_cache = false;
+    std::vector<Outcome> wanted;
+    for (const GenerationRequest& one : requests) wanted.push_back(run({&one, 1}, options).front());
+
+    KnownTexts random(KnownTexts::Says::random), wrong(KnownTexts::Says::wrong);
+    for (std::uint32_t i = 0; i < count; ++i)
+        for (KnownTexts* known : {&random, &wrong})
+            known->know(requests[i].prompt, requests[i].sampling.seed, 0, wanted[i].ids);
+    options.prefix_cache = true;
+    for (KnownTexts* known : {&random, &wrong}) {
+        options.draft_sources = {known};
+        options.draft_tokens = 16;
+        expect_equal(run(requests, options), wanted);
+        if (HasFatalFailure()) return;
+        EXPECT_GT(counters_.drafted_tokens, 0u);
+        EXPECT_EQ(counters_.accepted_tokens > 0, known == &random);
+        EXPECT_LE(counters_.drafted_tokens, 8 * counters_.drafts);
+    }
+}
+
+TEST_P(HybridStepsTest, PreemptedTextsAreComputedAgain) {
+    const GenerationRequest requests[] = {drawn_request(tokens(124, 9), 30),
+                                          drawn_request(tokens(125, 10), 12)};
+    EngineOptions options = engine_options(16);
+    options.prefix_cache = false;
+    std::vector<Outcome> wanted;
+    for (const GenerationRequest& one : requests) wanted.push_back(run({&one, 1}, options).front());
+    for (const bool shares : {false, true}) {
+        options = engine_options(3);
+        options.prefix_cache = shares;
+        expect_equal(run(requests, options), wanted);
+        EXPECT_GE(counters_.preempted, 1u);
+    }
+}
+
+// Every text of the golden file is computed beside all others.
+TEST_P(HybridStepsTest, TextsTogetherAgreeWithTheirGolden) {
+    const std::string family = GetParam().family;
+    std::ifstream in(repository() / "tests/golden/families" / family / "golden.json");
+    const nlohmann::json golden = nlohmann::json::parse(in);
+    steps_ = open(static_cast<std::uint32_t>(golden.size()));
+    KvCache cache(package_->config(), pages());
+    std::vector<std::unique_ptr<KvCache::Sequence>> sequences;
+    std::vector<std::vector<TokenId>> texts;
+    std::vector<StepRows> batch;
+    for (const auto& entry : golden) {
+        texts.push_back(entry.at("ids").get<std::vector<TokenId>>());
+        for (const auto& id : entry.at("greedy")) texts.back().push_back(id.get<TokenId>());
+        sequences.push_back(std::make_unique<KvCache::Sequence>(cache));
+    }
+    for (std::size_t i = 0; i < texts.size(); ++i)
+        batch.push_back({.kv = sequences[i].get(), .tokens = texts[i], .all_logits = true});
+    std::vector<float> logprobs = step(batch, 2);
+    double worst = 0;
+    std::size_t at = 0, compared = 0, greedy_compared = 0;
+    for (std::size_t i = 0; i < texts.size(); ++i) {
+        const auto& entry = golden[i];
+        const std::size_t num_ids = entry.at("ids").size();
+        for (std::size_t row = 0; row < texts[i].size(); ++row, at += vocab_size()) {
+            const auto one = std::span(logprobs).subspan(at, vocab_size());
+            log_softmax(one, one);
+            if (row + 1 < num_ids) {
+                const double nll = entry.at("nll")[row].get<double>();
+                worst = std::max(worst, std::abs(-one[texts[i][row + 1]] - nll));
+                ++compared;
+            }
+            if (row + 1 < num_ids || row + 1 == texts[i].size()) continue;
+            const std::size_t index = row + 1 - num_ids;
+            if (entry.at("greedy_margin")[index].get<double>() <= 2e-3) continue;
+            EXPECT_EQ(std::ranges::max_element(one) - one.begin(), texts[i][row + 1]);
+            ++greedy_compared;
+        }
+    }
+    std::cout << family << ": " << compared << " values of " << texts.size()
+              << " texts, largest difference " << worst << ", " << greedy_compared
+              << " greedy tokens\n";
+    EXPECT_LE(worst, 1e-3);
+    EXPECT_GT(compared, 60u);
+    EXPECT_GT(greedy_compared, 10u);
+}
+
+}  // namespace
+}  // namespace moex
