@@ -11,6 +11,7 @@
 #include "hub/registry/registry.h"
 #include "tests/support/must.h"
 #include "tests/support/postgres_server.h"
+#include "tests/support/wait_until.h"
 
 namespace moex {
 namespace {
@@ -18,13 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 using test::must;
 using test::PostgresServer;
-
-// Waits for a state that a registry's thread reaches by itself and has no event for; the test's
-// time limit ends a wait for what never comes.
-template <class Condition>
-void wait_until(Condition condition) {
-    while (!condition()) std::this_thread::sleep_for(1ms);
-}
+using test::wait_until;
 
 class SharedStoreTest : public testing::Test {
   protected:

@@ -12,6 +12,7 @@
 #include "hub/registry/stream_journal.h"
 #include "tests/support/must.h"
 #include "tests/support/postgres_server.h"
+#include "tests/support/wait_until.h"
 
 namespace moex {
 namespace {
@@ -19,6 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 using test::must;
 using test::PostgresServer;
+using test::wait_until;
 
 constexpr Duration long_life = std::chrono::seconds(60);
 const std::string stream_id = "aaaaaaaa-0123456789abcdef0123456789abcdef";
@@ -142,6 +144,12 @@ class StreamTableTest : public testing::Test {
             options);
     }
     Status change(const std::string& sql) { return (*must(store_->session())).execute(sql); }
+    void wait_for_pieces(std::int64_t number, StreamJournal* flushed = nullptr) {
+        wait_until([&] {
+            if (flushed) flushed->flush();
+            return count("SELECT count(*) FROM stream_pieces") >= number;
+        });
+    }
     std::int64_t count(const std::string& sql) {
         auto session = must(store_->session());
         Statement select(*session, sql);
@@ -182,6 +190,40 @@ TEST_F(StreamTableTest, OfTwoTakersOneWins) {
         ASSERT_EQ(won, 1) << "round " << round;
         EXPECT_EQ(must(table_->find(id)).owner, takers[winner]);
     }
+}
+
+// Both takers have found the same dead hub, and the second one is late.
+TEST_F(StreamTableTest, ALateTakerIsRefusedEvenByForce) {
+    const Incarnation dead = enter("aaaaaaaa", Duration{});
+    const Incarnation first = enter("bbbbbbbb"), late = enter("cccccccc");
+    ASSERT_TRUE(table_->insert(dead, stream_id, bytes_of("head"), long_life).ok());
+    ASSERT_TRUE(table_->take(stream_id, dead, first, true, long_life).ok());
+    for (const bool force : {true, false})
+        EXPECT_EQ(table_->take(stream_id, dead, late, force, long_life).error().code,
+                  ErrorCode::cancelled);
+    EXPECT_EQ(must(table_->find(stream_id)).owner, first);
+
+    // The first taker dies in turn: who still names the hub before it is refused again.
+    ASSERT_TRUE(members_->renew({.hub_id = first.hub_id, .fence = first.fence}, Duration{}).ok());
+    EXPECT_EQ(table_->take(stream_id, dead, late, false, long_life).error().code,
+              ErrorCode::cancelled);
+    EXPECT_TRUE(table_->take(stream_id, first, late, false, long_life).ok());
+}
+
+TEST_F(StreamTableTest, AnEndedLeaseIsTakenFromWithoutForce) {
+    const Incarnation hub = enter("aaaaaaaa");
+    const auto journal = journal_of(hub);
+    journal->begin(stream_id, bytes_of("question"));
+    journal->add(stream_id, bytes_of("one"));
+    journal->flush();
+    const auto taker = journal_of(enter("bbbbbbbb"));
+    ASSERT_FALSE(must(taker->take(stream_id)).is_ours);
+
+    ASSERT_TRUE(members_->renew({.hub_id = hub.hub_id, .fence = hub.fence}, Duration{}).ok());
+    EXPECT_FALSE(must(table_->find(stream_id)).owner_lives);
+    const auto taken = must(taker->take(stream_id));
+    EXPECT_TRUE(taken.is_ours);
+    EXPECT_EQ(taken.records.size(), 1u);
 }
 
 TEST_F(StreamTableTest, TheOldOwnerWritesNothingAfterATaker) {
@@ -266,16 +308,24 @@ TEST_F(StreamTableTest, AChangedJournalIsRefused) {
         }
     };
     const auto taker = journal_of(enter("bbbbbbbb"));
-    const std::string changes[] = {
-        "UPDATE streams SET head = set_byte(head, 30, get_byte(head, 30) # 1)",
-        "UPDATE stream_pieces SET records = set_byte(records, 30, get_byte(records, 30) # 1)",
-        "DELETE FROM stream_pieces WHERE position = 0",
-        "UPDATE stream_pieces SET records = (SELECT records FROM stream_pieces WHERE position = 0)",
-        "UPDATE streams SET head = (SELECT records FROM stream_pieces WHERE position = 0)"};
-    for (const std::string& sql : changes) {
+    const std::string sealed = "a sealed text was changed";
+    // Each change, and what the taker says about it.
+    const std::pair<std::string, std::string> changes[] = {
+        {"UPDATE streams SET head = set_byte(head, 30, get_byte(head, 30) # 1)", sealed},
+        {"UPDATE stream_pieces SET records = set_byte(records, 30, get_byte(records, 30) # 1)",
+         sealed},
+        {"DELETE FROM stream_pieces WHERE position = 0", "lacks a piece before record 1"},
+        {"UPDATE stream_pieces SET records = (SELECT records FROM stream_pieces WHERE position = "
+         "0)",
+         sealed},
+        {"UPDATE streams SET head = (SELECT records FROM stream_pieces WHERE position = 0)",
+         sealed}};
+    for (const auto& [sql, words] : changes) {
         write(stream_id);
         ASSERT_TRUE(change(sql).ok()) << sql;
-        EXPECT_EQ(taker->take(stream_id, true).error().code, ErrorCode::bad_file) << sql;
+        const Error refused = taker->take(stream_id, true).error();
+        EXPECT_EQ(refused.code, ErrorCode::bad_file) << sql;
+        EXPECT_NE(refused.message.find(words), std::string::npos) << sql << ": " << refused.message;
         ASSERT_TRUE(change("DELETE FROM streams").ok());
     }
     write(stream_id);
@@ -293,12 +343,37 @@ TEST_F(StreamTableTest, AStoreThatIsAwayLosesNoRecord) {
         if (i % 40 == 0) journal->flush();  // fails
     }
     server_->start();
-    while (!store_->look().answers) {}
-    while (count("SELECT count(*) FROM stream_pieces") < 2) journal->flush();
+    wait_until([&] { return store_->look().answers; });
+    wait_for_pieces(2, journal.get());
     journal->flush();
     const auto taken = must(journal_of(enter("bbbbbbbb"))->take(stream_id, true));
     ASSERT_EQ(taken.records.size(), 100u);
     for (int i = 0; i < 100; ++i) EXPECT_EQ(text_of(taken.records[i]), text(i));
+}
+
+// A lock on the table holds a write up until its connection is ended; meanwhile a record arrives.
+TEST_F(StreamTableTest, RecordsKeepTheirOrderOverAWriteThatFails) {
+    const auto journal = journal_of(enter("aaaaaaaa"));
+    journal->begin(stream_id, bytes_of("question"));
+    journal->flush();
+    {
+        const auto lock = must(store_->session());
+        ASSERT_TRUE((*lock).execute("BEGIN; LOCK TABLE stream_pieces").ok());
+        journal->add(stream_id, bytes_of("one"));
+        wait_until([&] { return count("SELECT count(*) FROM pg_locks WHERE NOT granted") > 0; });
+        journal->add(stream_id, bytes_of("two"));
+        EXPECT_EQ(count("SELECT count(pg_terminate_backend(pid)) FROM pg_locks WHERE NOT granted"),
+                  1);
+        journal->flush();  // waits for the failure
+        ASSERT_TRUE((*lock).execute("ROLLBACK").ok());
+    }
+    EXPECT_FALSE(store_->session().ok()) << "a lost connection means a store that is away";
+    wait_until([&] { return store_->look().answers; });
+    wait_for_pieces(1, journal.get());
+    const auto taken = must(journal_of(enter("bbbbbbbb"))->take(stream_id, true));
+    ASSERT_EQ(taken.records.size(), 2u);
+    EXPECT_EQ(text_of(taken.records[0]), "one");
+    EXPECT_EQ(text_of(taken.records[1]), "two");
 }
 
 TEST_F(StreamTableTest, BeyondItsBoundAStreamLosesItsJournal) {
@@ -316,9 +391,9 @@ TEST_F(StreamTableTest, RecordsAreWrittenWithoutAnyoneWaiting) {
     const auto journal = journal_of(enter("aaaaaaaa"));
     journal->begin(stream_id, bytes_of("question"));
     journal->add(stream_id, bytes_of("one"));
-    while (count("SELECT count(*) FROM stream_pieces") == 0) std::this_thread::yield();
+    wait_for_pieces(1);
     journal->add(stream_id, bytes_of("two"));
-    while (count("SELECT count(*) FROM stream_pieces") == 1) std::this_thread::yield();
+    wait_for_pieces(2);
     EXPECT_EQ(must(journal_of(enter("bbbbbbbb"))->take(stream_id, true)).records.size(), 2u);
 }
 
