@@ -56,8 +56,12 @@ Health current_health(const HubContext& hub) {
         health.state = HealthState::degraded;
         health.still_answers = true;
         health.reason =
-            "the store of --store does not answer; keys are those that were read last, for 15 "
-            "minutes, and nothing can be changed";
+            hub.registry.store_is_wiped()
+                ? "the store of --store was wiped, or another one is at its address; keys are "
+                  "those "
+                  "that were read last, for 15 minutes; restart the hubs to begin anew"
+                : "the store of --store does not answer; keys are those that were read last, for "
+                  "15 minutes, and nothing can be changed";
     }
     return health;
 }

@@ -317,6 +317,7 @@ Status RegistryState::read_again() {
 void RegistryState::look_at_store() {
     const Store::Looked looked = store->look();
     is_away = !looked.answers;
+    is_wiped = looked.is_wiped;
     if (looked.answers && store->is_shared()) keys_good_until = now_steady() + keys_good_for;
     if (shared_bans && looked.answers)
         if (const Status written = shared_bans->write_waiting(); !written.ok())

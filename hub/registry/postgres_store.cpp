@@ -27,6 +27,8 @@ Result<std::unique_ptr<PostgresStore>> PostgresStore::open(const PostgresAddress
         return Error{migrated.error().code,
                      text("the store ", address.shown(), ": ", migrated.error().message)};
     MOEX_TRY(database->set_patience(PostgresDatabase::patience_default));
+    MOEX_ASSIGN(identity, store->read_identity(*database));
+    store->identity_ = std::move(identity);
     store->idle_.push_back(std::move(database));
     MOEX_TRY(store->listen());
     return store;
@@ -36,6 +38,10 @@ Result<Session> PostgresStore::session() {
     if (is_away_)
         return Error{ErrorCode::unavailable,
                      text("the store ", address_.shown(), " does not answer now")};
+    if (is_wiped_)
+        return Error{ErrorCode::unavailable,
+                     text("the store ", address_.shown(),
+                          " was wiped, or is another one; restart this process to use it")};
     std::unique_ptr<PostgresDatabase> database;
     {
         const std::lock_guard lock(mutex_);
@@ -76,13 +82,38 @@ Status PostgresStore::listen() {
     return {};
 }
 
-// Returns true if a notification has arrived.
+Result<std::string> PostgresStore::read_identity(Database& database) {
+    Statement select(database, "SELECT id FROM store_identity");
+    std::string id = select.step() ? select.text_column(0) : std::string();
+    MOEX_TRY(select.status());
+    return id;
+}
+
+// Asks the listening connection whether the store is still the one that was opened. Error
+// unavailable: no answer; not_found: it is not.
+Status PostgresStore::check_identity() {
+    const auto id = read_identity(*listener_);
+    if (id.ok() && *id == identity_) return {};
+    if (!id.ok() && id.error().code == ErrorCode::unavailable) return id.error();
+    const std::string cause = !id.ok() ? id.error().message : "its identity is another one";
+    if (!is_wiped_.exchange(true))
+        log_error(
+            "registry: the store was wiped, or another one is at its address; keys that were read "
+            "stay in use for 15 minutes, and nothing is written; restart the hubs to begin anew",
+            kv("store", address_.shown()), kv("error", cause));
+    return Error{ErrorCode::not_found, cause};
+}
+
+// Returns true if a notification has arrived, or if the wiped store is back.
 Result<bool> PostgresStore::hear() {
+    bool is_back = false;
     if (is_away_ || now_steady() - heard_at_ >= ask_every) {
-        MOEX_TRY(listener_->execute("SELECT 1"));
         heard_at_ = now_steady();
+        MOEX_TRY(check_identity());
+        is_back = is_wiped_.exchange(false);
     }
-    return listener_->take_notifications();
+    MOEX_ASSIGN(is_notified, listener_->take_notifications());
+    return is_notified || is_back;
 }
 
 Store::Looked PostgresStore::look() {
@@ -96,8 +127,11 @@ Store::Looked PostgresStore::look() {
                 idle_.clear();
             }
             is_away_ = false;
+            if (is_wiped_) return {.changed = false, .answers = false, .is_wiped = true};
             return {.changed = *found || was_away, .answers = true};
         }
+        if (found.error().code == ErrorCode::not_found)
+            return {.changed = false, .answers = false, .is_wiped = true};
         is_away_ = true;
         listener_.reset();
         try_at_ = now_steady();
@@ -106,7 +140,9 @@ Store::Looked PostgresStore::look() {
     }
 
     if (now_steady() < try_at_) return {.changed = false, .answers = false};
-    if (!listen().ok()) {
+    if (Status heard = listen(); !heard.ok() || !(heard = check_identity()).ok()) {
+        if (heard.error().code == ErrorCode::not_found)
+            return {.changed = false, .answers = false, .is_wiped = true};
         try_at_ = now_steady() + pause_;
         pause_ = std::min(longest_pause, 2 * pause_);
         return {.changed = false, .answers = false};
@@ -115,7 +151,7 @@ Store::Looked PostgresStore::look() {
         const std::lock_guard lock(mutex_);
         idle_.clear();
     }
-    is_away_ = false;
+    is_away_ = is_wiped_ = false;
     log_info("registry: the store is back", kv("store", address_.shown()));
     return {.changed = true, .answers = true};
 }

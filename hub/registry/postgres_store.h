@@ -33,16 +33,20 @@ class PostgresStore : public Store {
           writer_(std::move(writer)) {}
     Status listen();
     Result<bool> hear();
+    Result<std::string> read_identity(Database& database);
+    Status check_identity();
     void give_back(Database& database);
 
     const PostgresAddress address_;
     const std::string writer_;  // names this process in the table `writers`
+    std::string identity_;      // of the store that was opened
     // used by the thread that looks
     std::unique_ptr<PostgresDatabase> listener_;
     TimePoint heard_at_{}, try_at_{};
     Duration pause_{};
     // True after a connection broke, until look() has talked to the store again.
     std::atomic<bool> is_away_{false};
+    std::atomic<bool> is_wiped_{false};
 
     std::mutex mutex_;
     std::vector<std::unique_ptr<PostgresDatabase>> idle_;

@@ -142,7 +142,8 @@ class Registry {
     std::int64_t incarnation() const;
     Store& store();
     bool is_shared() const;
-    bool store_is_away() const;
+    bool store_is_away() const;   // or wiped
+    bool store_is_wiped() const;  // it answers, and is not the store that was opened
     void flush();
     const std::filesystem::path& directory() const;
     // True if the last write of counts to the database failed, for example on a full disk.

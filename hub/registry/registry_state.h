@@ -95,7 +95,7 @@ struct RegistryState {
     // store sets anew.
     Duration keys_good_for{};
     std::atomic<TimePoint> keys_good_until{TimePoint::max()};
-    std::atomic<bool> is_away{false};
+    std::atomic<bool> is_away{false}, is_wiped{false};
     bool must_read = false;  // the registry thread has not yet read what changed
 
     std::atomic<bool> writes_fail{false};  // true: the latest commit of counts failed

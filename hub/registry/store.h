@@ -51,6 +51,9 @@ class Store {
     struct Looked {
         bool changed = false;  // another process changed keys, bans, the join token or the hubs
         bool answers = true;   // false: the store is away
+        // The store answers, but it is not the one that was opened: it lost its tables, or another
+        // one is at its address. `answers` is false then.
+        bool is_wiped = false;
     };
     // Looks for changes by others and, of a store that is away, whether it is back. It may wait for
     // two seconds. After a store was away, `changed` is true.

@@ -2,9 +2,10 @@
 // than its last second, and a store that is away stops no answer.
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
+import { adminKeyOf, command, health, hubsOf, makeKey, until, usage, usageFrom } from './fleet_process.mjs';
 import { inFolder, postJson, runHub, startHub } from './hub_process.mjs';
 import { postgresIsInstalled, startPostgres } from './postgres.mjs';
-import { endless, readStream, rowsOf } from './streams.mjs';
+import { endless, readStream } from './streams.mjs';
 
 const how = { skip: postgresIsInstalled() ? false : 'SKIPPED: no postgresql-15', timeout: 100_000 };
 const story = (name, run) => test(name, how,
@@ -13,47 +14,11 @@ const story = (name, run) => test(name, how,
     try { await run({ folder, store, context }); } finally { await store.remove(); }
   }));
 
-// Resolves once the condition holds. A loop outlives the time limit of its test, so that it has a limit of its own.
-const until = async (condition, seen = () => 'the condition does not hold') => {
-  const begun = Date.now();
-  while (!await condition()) assert.ok(Date.now() - begun < 60_000, `${seen()} after a minute`);
-};
-
 const serveWith = (store, state, ...args) => startHub(
   ['--state', state, '--store', store.url, '--backend', 'local', '--threads', '1', '--require-key', ...args]);
 
-const command = async (store, ...args) => {
-  const run = await runHub([...args, '--store', store.url]);
-  assert.equal(run.code, 0, run.stderr);
-  return run;
-};
-const makeKey = async (store, ...args) => {
-  const made = await command(store, 'key', 'add', ...args);
-  return { key: made.stdout.trim(), id: /^key ([0-9a-f]{8})/.exec(made.stderr)[1] };
-};
-const usage = async (store, id) => rowsOf((await command(store, 'key', 'usage', '--csv')).stdout)
-  .filter((row) => row.key === id)
-  .reduce(({ requests, tokens }, row) => (
-    { requests: requests + Number(row.requests), tokens: tokens + Number(row.answer_tokens) }
-  ), { requests: 0, tokens: 0 });
-// Resolves to the use of a key once at least as many requests and tokens are counted: hubs write counts behind their
-// answers.
-const usageFrom = async (store, id, requests, tokens) => {
-  let used;
-  await until(async () => {
-    used = await usage(store, id);
-    return used.requests >= requests && used.tokens >= tokens;
-  }, () => `${JSON.stringify(used)} counted, ${requests} requests and ${tokens} tokens awaited`);
-  return used;
-};
-const fleet = async (store) => JSON.parse((await command(store, 'fleet', '--json')).stdout);
 const ask = (hub, key, max_tokens = 5) =>
   postJson(`${hub.api}/completions`, { prompt: 'The sea', max_tokens, ...endless }, key);
-const health = async (hub) => {
-  const answer = await fetch(`${hub.url}/health`);
-  return { code: answer.status, ...await answer.json() };
-};
-const adminKeyOf = (hub) => /admin key, shown this once: (\S+)/.exec(hub.stdout())[1];
 
 story('a key, its end and its use hold at both hubs', async ({ folder, store, context }) => {
   const one = await serveWith(store, `${folder}/one`);
@@ -91,14 +56,14 @@ story('a key, its end and its use hold at both hubs', async ({ folder, store, co
     const all = { requests: before.requests + 5, tokens: before.tokens + 21 + tokens };
     assert.deepEqual(await usageFrom(store, id, all.requests, all.tokens), all);
 
-    const hubs = await fleet(store);
+    const hubs = await hubsOf(store);
     assert.equal(hubs.length, 2);
     assert.deepEqual(new Set(hubs.map((hub) => hub.address)), new Set([one.url, two.url]));
     assert.ok(hubs.every((hub) => hub.lives));
   } finally {
     for (const hub of [one, two]) assert.equal(await hub.stop(), 0, hub.stderr());
   }
-  assert.ok((await fleet(store)).every((hub) => !hub.lives), 'hubs that stopped are not listed as alive');
+  assert.ok((await hubsOf(store)).every((hub) => !hub.lives), 'hubs that stopped are not listed as alive');
 });
 
 story('a killed hub loses its last second at most, and comes back as itself', async ({ folder, store, context }) => {
@@ -107,7 +72,7 @@ story('a killed hub loses its last second at most, and comes back as itself', as
   const one = await serveWith(store, `${folder}/one`);
   let two = await serveWith(store, `${folder}/two`);
   try {
-    const first = (await fleet(store)).find((hub) => hub.address === two.url);
+    const first = (await hubsOf(store)).find((hub) => hub.address === two.url);
     const tokens = 1000;
     let counted = 0;
     for (let life = 0; life < Number(process.env.MOEX_LIVES ?? 2); ++life) {
@@ -135,10 +100,10 @@ story('a killed hub loses its last second at most, and comes back as itself', as
       assert.ok(lost >= 0, `${-lost} tokens counted that nobody got`);
       assert.ok(lost <= lastSecond, `${lost} lost, ${lastSecond} received in the last second`);
     }
-    const again = (await fleet(store)).find((hub) => hub.hub === first.hub);
+    const again = (await hubsOf(store)).find((hub) => hub.hub === first.hub);
     assert.ok(again.lives);
     assert.ok(again.incarnation > first.incarnation);
-    assert.equal((await fleet(store)).length, 2);
+    assert.equal((await hubsOf(store)).length, 2);
   } finally {
     for (const hub of [one, two]) assert.equal(await hub.stop(), 0, hub.stderr());
   }

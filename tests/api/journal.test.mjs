@@ -4,49 +4,16 @@ import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { chmodSync, existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { request } from 'node:http';
-import { connect, createServer } from 'node:net';
+import { connect } from 'node:net';
 import { test } from 'node:test';
+import { question, secret, startFleet, stream } from './fleet_process.mjs';
 import { startFront } from './front_process.mjs';
-import { inFolder, postJson, runHub, startHub } from './hub_process.mjs';
-import { postgresIsInstalled, startPostgres } from './postgres.mjs';
-import { endless } from './streams.mjs';
+import { inFolder, postJson, runHub } from './hub_process.mjs';
+import { postgresIsInstalled } from './postgres.mjs';
 
 // The limit ends a story that waits for ever. The stories take 30 s in all on two free cores, and ten times as long
 // where other programs leave them a twentieth of a core.
 const how = { skip: postgresIsInstalled() ? false : 'SKIPPED: no postgresql-15', timeout: 300_000 };
-const secret = 'zanzibar lighthouse';   // words of the prompts, which no table may hold
-
-const freePort = () => new Promise((resolve) => {
-  const server = createServer();
-  server.listen(0, '127.0.0.1', () => {
-    const { port } = server.address();
-    server.close(() => resolve(port));
-  });
-});
-
-// Three hubs at most, each on a port and with a state folder of its own, so that it comes back as itself.
-async function startFleet(folder, count, extra = []) {
-  const key = `${folder}/fleet.key`;
-  assert.equal((await runHub(['fleet', 'key', key])).code, 0);
-  const store = await startPostgres();
-  const ports = await Promise.all(Array.from({ length: count }, freePort));
-  const serve = (i) => startHub([
-    '--state', `${folder}/hub${i}`, '--listen', `127.0.0.1:${ports[i]}`, '--store', store.url, '--fleet-key', key,
-    '--backend', 'local', '--threads', '1', '--deterministic', '--kv-disk-mb', '0', ...extra]);
-  const hubs = await Promise.all(ports.map((_, i) => serve(i))).catch(async (error) => {
-    await store.remove();
-    throw error;
-  });
-  return {
-    store, key, hubs,
-    kill: async (i) => { hubs[i].signal('SIGKILL'); await hubs[i].ended; },
-    start: async (i) => { hubs[i] = await serve(i); },
-    end: async () => {
-      for (const hub of hubs) { hub.signal('SIGKILL'); await hub.ended; }
-      await store.remove();
-    },
-  };
-}
 
 // Prints how far the processes and streams of a story are when its limit is over. So a lost event can be told from a
 // hub that gets no processor (`run` and `wait` of the scheduler, in ms).
@@ -60,40 +27,6 @@ function explainTimeout(context, fleet, streams) {
     }
     for (const [i, one] of streams.entries())
       console.error(`stream ${i}: ${one.events} events, whole ${one.whole}, ${JSON.stringify(one.error)}`);
-  });
-}
-
-// Reads a stream of events to its end: { status, text, events, ids, whole, headers }.
-function stream(url, { method = 'POST', headers = {}, body, onEvent = () => {} } = {}) {
-  return new Promise((resolve) => {
-    const out = { text: '', events: 0, ids: [], whole: false, error: null };
-    const call = request(url, { method, headers: { 'content-type': 'application/json', ...headers } }, (response) => {
-      out.status = response.statusCode;
-      out.headers = response.headers;
-      let held = '';
-      response.setEncoding('utf8').on('data', (piece) => {
-        held += piece;
-        for (let end = held.indexOf('\n\n'); end >= 0; end = held.indexOf('\n\n')) {
-          const lines = held.slice(0, end).split('\n');
-          held = held.slice(end + 2);
-          const id = lines.find((line) => line.startsWith('id: '))?.slice(4);
-          if (id) out.ids.push(Number(id));
-          const data = lines.find((line) => line.startsWith('data: '))?.slice(6);
-          if (data === undefined) continue;
-          ++out.events;
-          if (data === '[DONE]') { out.whole = true; continue; }
-          const event = JSON.parse(data);
-          if (event.error) out.error = event.error;
-          if (event.type === 'message_stop') out.whole = true;
-          const choice = event.choices?.[0];
-          out.text += choice?.delta?.content ?? choice?.text ?? event.delta?.text ?? '';
-          onEvent(out);
-        }
-      });
-      response.on('error', () => resolve(out)).on('close', () => resolve(out));
-    });
-    call.on('error', (error) => { out.error ??= error; resolve(out); });
-    call.end(body ? JSON.stringify(body) : undefined);
   });
 }
 
@@ -124,11 +57,6 @@ function lines(url, body, onLine = () => {}) {
 }
 
 const idOf = (folder, hub, fleet) => readFileSync(`${folder}/hub${fleet.hubs.indexOf(hub)}/hub_id`, 'utf8').trim();
-
-const question = (i, tokens) => ({
-  messages: [{ role: 'user', content: `${secret} ${i}: tell me about the sea` }],
-  max_tokens: tokens, temperature: 0.8, seed: 100 + i, stream: true, ...endless,
-});
 
 test('streams go on at other hubs while hubs are killed', how, (context) => inFolder(async (folder) => {
   const fleet = await startFleet(folder, 3);

@@ -140,6 +140,61 @@ TEST_F(SharedStoreTest, KeysOfAStoreThatIsAwayEndAfterTheirTime) {
     EXPECT_TRUE(other->find_key(made.key));
 }
 
+// Keys that are known stay in use for a time while the store is away, and again once it is back.
+TEST_F(SharedStoreTest, KeysAreGoodForATimeAfterTheStoreWentAway) {
+    const auto hub = open("one", 500ms);
+    const MadeKey made = must(hub->make_key({.name = "ada"}));
+    const std::string link = must(hub->join_token());
+    wait_until([&] { return hub->find_key(made.key).has_value(); });
+    server_->stop();
+    wait_until([&] { return hub->store_is_away(); });
+    wait_until([&] { return !hub->find_key(made.key); });
+    EXPECT_FALSE(hub->key_opens(made.info.id));
+    EXPECT_FALSE(hub->join_allowed(link));
+    server_->start();
+    wait_until([&] { return hub->find_key(made.key) && hub->join_allowed(link); });
+}
+
+// A store that lost its tables must not look like one whose keys were all revoked, nor like one
+// that is there: its keys would stay good for ever.
+TEST_F(SharedStoreTest, AWipedStoreIsLikeOneThatIsAwayAndIsTold) {
+    const auto hub = open("one"), brief = open("brief", 500ms);
+    const MadeKey made = must(hub->make_key({.name = "ada"}));
+    wait_until([&] { return brief->find_key(made.key).has_value(); });
+    hub->add_token_use(made.info.id, {.requests = 1});
+    hub->flush();
+    const auto wipe = [&](const std::string& sql) {
+        const auto store = must(PostgresStore::open(must(PostgresAddress::parse(server_->url()))));
+        ASSERT_TRUE((*must(store->session())).execute(sql).ok()) << sql;
+    };
+    EXPECT_FALSE(hub->store_is_wiped());
+    wipe("ALTER TABLE store_identity RENAME TO hidden");
+    wait_until([&] { return hub->store_is_wiped(); });
+    EXPECT_TRUE(hub->store_is_away());
+    EXPECT_TRUE(hub->find_key(made.key)) << "for 15 minutes more";
+    EXPECT_EQ(hub->make_key({.name = "bob"}).error().code, ErrorCode::unavailable);
+    hub->add_token_use(made.info.id, {.requests = 1});
+    wait_until([&] { return !brief->find_key(made.key); });
+
+    // The tables are back, and what waited is written.
+    {
+        const auto database = must(
+            PostgresDatabase::connect(must(PostgresAddress::parse(server_->url()))));
+        ASSERT_TRUE(database->execute("ALTER TABLE hidden RENAME TO store_identity").ok());
+    }
+    wait_until([&] { return !hub->store_is_wiped() && !hub->store_is_away(); });
+    wait_until([&] { return brief->find_key(made.key).has_value(); });
+    EXPECT_EQ(use_of(*hub).requests, 2u);
+
+    // Another hub has made the tables anew: this is another store.
+    wipe("DROP SCHEMA public CASCADE; CREATE SCHEMA public");
+    const auto other = open("two");
+    wait_until([&] { return hub->store_is_wiped(); });
+    EXPECT_TRUE(other->make_key({.name = "eve"}).ok());
+    EXPECT_FALSE(other->find_key(made.key));
+    EXPECT_EQ(hub->make_key({.name = "bob"}).error().code, ErrorCode::unavailable);
+}
+
 TEST_F(SharedStoreTest, HubsEnterRenewAndAreFenced) {
     const auto hub = open("one"), other = open("two");
     Membership& members = *hub->membership();
