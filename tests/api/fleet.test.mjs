@@ -109,6 +109,37 @@ story('a killed hub loses its last second at most, and comes back as itself', as
   }
 });
 
+story('a limit of tokens holds over both hubs', async ({ folder, store, context }) => {
+  const per_minute = 3000, hubs = [await serveWith(store, `${folder}/one`), await serveWith(store, `${folder}/two`)];
+  try {
+    const { key } = await makeKey(store, 'ada', '--limit', String(per_minute));
+    await until(async () => (await ask(hubs[1], key, 1)).status === 200);
+    const begun = Date.now();
+    // Two clients at each hub ask until each has been refused three times.
+    const received = await Promise.all([0, 1, 0, 1].map(async (at) => {
+      let tokens = 0, refused = 0;
+      for (let asked = 0; refused < 3; ++asked) {
+        assert.ok(asked < 1000, 'no limit is seen');
+        const answer = await ask(hubs[at], key, 90);
+        const body = await answer.json();
+        if (answer.status === 200) tokens += body.usage.total_tokens;
+        else {
+          assert.equal(answer.status, 429, JSON.stringify(body));
+          assert.ok(Number(answer.headers.get('retry-after')) > 0);
+          ++refused;
+        }
+      }
+      return tokens;
+    }));
+    const seconds = (Date.now() - begun) / 1000, tokens = received.reduce((sum, one) => sum + one);
+    context.diagnostic(`${tokens} tokens in ${seconds.toFixed(1)} s, ${per_minute} a minute are allowed`);
+    assert.ok(received.every((one) => one > 0), 'each client was served');
+    assert.ok(tokens > 0.8 * per_minute, `${tokens}`);
+    // The bucket, what flowed into it, and the rate of one second for each hub.
+    assert.ok(tokens <= per_minute * (1 + (seconds + hubs.length) / 60), `${tokens} in ${seconds} s`);
+  } finally { for (const hub of hubs) assert.equal(await hub.stop(), 0, hub.stderr()); }
+});
+
 story('a store that is away stops no answer and loses no count', async ({ folder, store }) => {
   const hub = await serveWith(store, `${folder}/one`);
   try {
