@@ -140,6 +140,14 @@ void Housekeeping::record() {
                                      worker.bad_answers - last.bad_answers, now_s, now_s});
     }
     workers_ = std::move(seen_now);
+    trust_.record();
+}
+
+void Housekeeping::on_worker_event(const WorkerEvent& event) {
+    using Kind = WorkerEvent::Kind;
+    if (event.kind == Kind::joined) return trust_.joined(event.view->worker_key);
+    if (event.kind == Kind::left || event.kind == Kind::removed || event.kind == Kind::lied)
+        trust_.write(event.view->worker_key);
 }
 
 }  // namespace moex::net

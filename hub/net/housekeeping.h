@@ -5,17 +5,20 @@
 #include <deque>
 #include <map>
 
+#include "hub/net/fleet/trust_keeper.h"
 #include "hub/net/hub_context.h"
 
 namespace moex::net {
 
 class Housekeeping {
   public:
-    explicit Housekeeping(HubContext& hub) : hub_(hub), timer_(hub.swarm_strand) {}
+    explicit Housekeeping(HubContext& hub) : hub_(hub), timer_(hub.swarm_strand), trust_(hub) {}
     void start();  // any thread
     void stop();   // any thread
     // Adds the counts until now to the registry when the hub stops. Called on the swarm's strand.
     void finish();
+    // Called on the swarm's strand.
+    void on_worker_event(const WorkerEvent& event);
 
   private:
     void record();
@@ -36,6 +39,7 @@ class Housekeeping {
     // Counter values at the last write to the registry.
     std::map<std::string, std::uint64_t> counters_;
     std::map<WorkerId, Seen> workers_;
+    TrustKeeper trust_;
 
     // The record of the current minute, and the counts at the beginning of that minute.
     HistoryMinute minute_;

@@ -322,6 +322,7 @@ void Server::on_worker_event(const WorkerEvent& event) {
     hub.metrics.on_worker_event(event.kind);
     state_->health_watch.look();
     if (event.kind == WorkerEvent::Kind::joined) hub.contributors.joined(event.worker);
+    state_->housekeeping.on_worker_event(event);
     SwarmBackend* swarm = hub.swarm;
     if (swarm != nullptr &&
         (event.kind == WorkerEvent::Kind::left || event.kind == WorkerEvent::Kind::removed ||

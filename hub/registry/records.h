@@ -61,6 +61,20 @@ struct WorkerRecord {
     std::int64_t first_seen_s = 0, last_seen_s = 0;  // Unix time
 };
 
+// The record of a worker's answers that hubs share (hub/dispatch/trust/answer_trust.h), or what one
+// of them adds to it. The first three counts are those since the worker was last suspected.
+struct WorkerTrust {
+    std::uint64_t rows_answered = 0, rows_verified = 0, answers_verified = 0;
+    std::uint64_t rows_verified_ever = 0;
+    std::int64_t lies = 0;  // fewer, if some were forgotten
+    std::uint64_t times_suspected = 0;
+    bool suspected = false;
+    std::int64_t lied_s = 0, seen_s = 0;  // Unix time; 0: never
+    // Adds what was learned later. The later value of `suspected` holds.
+    WorkerTrust& operator+=(const WorkerTrust& later);
+    friend bool operator==(const WorkerTrust&, const WorkerTrust&) = default;
+};
+
 // One record of the history: load, latency and coverage of the hub in one minute.
 struct HistoryMinute {
     std::int64_t minute_s = 0;  // begin of the minute, Unix time

@@ -80,6 +80,7 @@ Status write_counts(Database& database, const Pending& counts) {
         MOEX_TRY(forget.bind(workers_stored_max).run());
     }
 
+    MOEX_TRY(write_trust(database, counts.trust));
     for (const HistoryMinute& minute : counts.minutes) MOEX_TRY(write_minute(database, minute));
     MOEX_TRY(write_contributions(database, counts));
     MOEX_TRY(return_tokens(database, counts.tokens_back));

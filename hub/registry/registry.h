@@ -115,6 +115,12 @@ class Registry {
     // Beyond 10,000 rows the least recently seen workers are deleted.
     void record_worker(const WorkerRecord& delta);
     std::vector<WorkerRecord> workers() const;
+    // Adds what was learned about a worker's answers to its record in a shared store. Beyond 10,000
+    // records those of the least recently seen workers are deleted.
+    void add_worker_trust(const std::string& worker_key, const WorkerTrust& learned);
+    // Returns the record of a worker, which is empty for a worker that is not known. Waits for the
+    // store, which has all that this process has added. Error unavailable.
+    Result<WorkerTrust> worker_trust(const std::string& worker_key);
     // Adds the counts of a minute to the stored record of that minute. Records are kept for a week.
     void record_minute(const HistoryMinute& minute);
     std::vector<HistoryMinute> history(std::int64_t from_s) const;  // the oldest first

@@ -67,15 +67,17 @@ struct Pending {
     std::vector<HistoryMinute> minutes;
     std::map<std::int64_t, LentWork> work;  // work of all workers, keyed by day
     std::map<PublicKey, PendingContributor> contributors;
+    std::map<std::string, WorkerTrust> trust;  // of a shared store, by worker key
     bool empty() const {
         return counters.empty() && workers.empty() && token_use.empty() && minutes.empty() &&
-               work.empty() && contributors.empty() && tokens_back.empty();
+               work.empty() && contributors.empty() && tokens_back.empty() && trust.empty();
     }
 };
 
 // These functions write a part of a batch, within its transaction.
 Status write_minute(Database& database, const HistoryMinute& minute);
 Status write_contributions(Database& database, const Pending& pending);
+Status write_trust(Database& database, const std::map<std::string, WorkerTrust>& trust);
 
 struct RegistryState {
     std::filesystem::path directory;

@@ -521,6 +521,16 @@ Status SwarmBackend::order(WorkerId worker, WorkerOrder order) {
     return done;
 }
 
+TrustRecord SwarmBackend::trust_record(std::string_view worker_key) const {
+    const std::lock_guard lock(state_->mutex);
+    return state_->core.trust_record(worker_key);
+}
+
+void SwarmBackend::set_trust_record(std::string_view worker_key, const TrustRecord& record) {
+    const std::lock_guard lock(state_->mutex);
+    state_->core.set_trust_record(now_steady(), worker_key, record);
+}
+
 SwarmCore& SwarmBackend::core() { return state_->core; }
 
 }  // namespace moex

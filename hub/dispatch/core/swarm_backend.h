@@ -68,6 +68,8 @@ class SwarmBackend : public ExpertBackend {
     void on_disconnect(WorkerId worker);
     void drain(Duration deadline);
     Status order(WorkerId worker, WorkerOrder order);
+    TrustRecord trust_record(std::string_view worker_key) const;
+    void set_trust_record(std::string_view worker_key, const TrustRecord& record);
     SwarmCore& core();
 
   private:

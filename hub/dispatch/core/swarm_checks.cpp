@@ -279,6 +279,12 @@ void SwarmChecks::on_welcome(Worker& worker, TimePoint now) {
     worker.pairs_credited_before = trust_.pairs_credited(worker.trust_key);
 }
 
+void SwarmChecks::set_trust_record(TimePoint now, std::string_view worker_key,
+                                   const TrustRecord& record) {
+    trust_.set_record(worker_key, record);
+    renew_trust(now);
+}
+
 void SwarmChecks::describe(const Worker& worker, WorkerView& view) const {
     if (!options_.checks.on) return;
     // the time does not matter, because a connected worker is not banned

@@ -86,6 +86,10 @@ class SwarmCore {
     //   worker has no key to ban.
     Status on_order(TimePoint now, WorkerId worker, WorkerOrder order,
                     std::vector<SwarmAction>& actions);
+    // The record of a worker key's answers (answer_trust.h), for the hubs that the worker joins
+    // later; a hub that it joins sets the record.
+    TrustRecord trust_record(std::string_view worker_key) const;
+    void set_trust_record(TimePoint now, std::string_view worker_key, const TrustRecord& record);
     // The driver calls this when `now` has reached next_deadline(). An early call is harmless.
     void on_tick(TimePoint now, std::vector<SwarmAction>& actions);
     std::optional<TimePoint> next_deadline() const;

@@ -40,4 +40,13 @@ Status SwarmCore::on_order(TimePoint now, WorkerId id, WorkerOrder order,
     return {};
 }
 
+TrustRecord SwarmCore::trust_record(std::string_view worker_key) const {
+    return state_->checks.trust_record(worker_key);
+}
+
+void SwarmCore::set_trust_record(TimePoint now, std::string_view worker_key,
+                                 const TrustRecord& record) {
+    state_->checks.set_trust_record(now, worker_key, record);
+}
+
 }  // namespace moex

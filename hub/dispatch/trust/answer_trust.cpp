@@ -106,6 +106,7 @@ bool AnswerTrust::on_verdict(std::string_view key, std::uint64_t address, Verdic
     }
 
     record.suspected = true;
+    ++record.times_suspected;
     record.rows_answered = record.rows_verified = record.answers_verified = 0;
     record.pairs_settled = record.pairs_answered;
     record.lied_at = now;
@@ -123,7 +124,33 @@ bool AnswerTrust::on_verdict(std::string_view key, std::uint64_t address, Verdic
 void AnswerTrust::suspect(std::string_view key) {
     Record& record = record_of(key);
     record.suspected = true;
+    ++record.times_suspected;
     record.rows_answered = record.rows_verified = record.answers_verified = 0;
+}
+
+TrustRecord AnswerTrust::record(std::string_view key) const {
+    const Record* record = find(key);
+    if (record == nullptr) return {};
+    return {.rows_answered = record->rows_answered,
+            .rows_verified = record->rows_verified,
+            .answers_verified = record->answers_verified,
+            .rows_verified_ever = record->rows_verified_ever,
+            .lies = record->lies,
+            .times_suspected = record->times_suspected,
+            .suspected = record->suspected,
+            .lied_at = record->lied_at};
+}
+
+void AnswerTrust::set_record(std::string_view key, const TrustRecord& given) {
+    Record& record = record_of(key);
+    record.rows_answered = given.rows_answered;
+    record.rows_verified = given.rows_verified;
+    record.answers_verified = given.answers_verified;
+    record.rows_verified_ever = given.rows_verified_ever;
+    record.lies = given.lies;
+    record.times_suspected = given.times_suspected;
+    record.suspected = given.suspected && !is_proven(record);
+    record.lied_at = given.lied_at;
 }
 
 Duration AnswerTrust::banned_for(std::string_view key, TimePoint now) const {

@@ -72,6 +72,17 @@ struct CheckPlan {
     std::uint64_t mark = 0;
 };
 
+// The record of a key, as one hub hands it to another: counts since the key was last suspected, and
+// its lies. Bans and credit are stored elsewhere.
+struct TrustRecord {
+    std::uint64_t rows_answered = 0, rows_verified = 0, answers_verified = 0;
+    std::uint64_t rows_verified_ever = 0;
+    std::uint32_t lies = 0, times_suspected = 0;
+    bool suspected = false;
+    TimePoint lied_at{};
+    friend bool operator==(const TrustRecord&, const TrustRecord&) = default;
+};
+
 class AnswerTrust {
   public:
     explicit AnswerTrust(const CheckOptions& options);
@@ -107,6 +118,9 @@ class AnswerTrust {
     std::uint32_t lies(std::string_view key) const;
     std::size_t num_records() const { return records_.size(); }
 
+    TrustRecord record(std::string_view key) const;  // zeros for a key without a record
+    void set_record(std::string_view key, const TrustRecord& record);
+
   private:
     struct Record {
         std::string key;
@@ -116,7 +130,7 @@ class AnswerTrust {
         std::uint64_t rows_verified_ever = 0;
         // pairs_settled: answered pairs that were either credited or struck out
         std::uint64_t pairs_answered = 0, pairs_settled = 0, pairs_credited = 0;
-        std::uint32_t lies = 0, bans = 0;
+        std::uint32_t lies = 0, bans = 0, times_suspected = 0;
         bool suspected = false;
         TimePoint lied_at{}, banned_until{};
     };

@@ -195,6 +195,48 @@ TEST_F(SharedStoreTest, AWipedStoreIsLikeOneThatIsAwayAndIsTold) {
     EXPECT_EQ(hub->make_key({.name = "bob"}).error().code, ErrorCode::unavailable);
 }
 
+TEST_F(SharedStoreTest, AWorkersRecordIsReadByTheHubThatItJoins) {
+    const auto one = open("one"), two = open("two");
+    EXPECT_EQ(must(one->worker_trust("w")), WorkerTrust{});
+    WorkerTrust learned{.rows_answered = 10,
+                        .rows_verified = 8,
+                        .answers_verified = 6,
+                        .rows_verified_ever = 8,
+                        .seen_s = 50};
+    one->add_worker_trust("w", learned);
+    one->add_worker_trust("w", learned);
+    EXPECT_EQ(must(one->worker_trust("w")).rows_answered, 20u) << "what waits is written first";
+    WorkerTrust sum = must(two->worker_trust("w"));
+    EXPECT_EQ(sum.rows_verified_ever, 16u);
+
+    // A suspicion takes the counts back, in one batch as over several.
+    const WorkerTrust lie{.rows_answered = 1,
+                          .lies = 1,
+                          .times_suspected = 1,
+                          .suspected = true,
+                          .lied_s = 70,
+                          .seen_s = 60};
+    for (const bool at_once : {true, false}) {
+        for (const WorkerTrust& next : {learned, lie, learned}) {
+            two->add_worker_trust("w", next);
+            sum += next;
+            if (!at_once) two->flush();
+        }
+        two->flush();
+        EXPECT_EQ(must(one->worker_trust("w")), sum);
+        EXPECT_EQ(sum.rows_answered, 11u);
+    }
+    EXPECT_EQ(sum.lies, 2);
+    EXPECT_EQ(sum.rows_verified_ever, 48u);
+    EXPECT_EQ(sum.lied_s, 70);
+    EXPECT_FALSE(sum.suspected);
+    EXPECT_EQ(must(one->worker_trust("another")), WorkerTrust{});
+
+    server_->stop();
+    wait_until([&] { return one->store_is_away(); });
+    EXPECT_EQ(one->worker_trust("w").error().code, ErrorCode::unavailable);
+}
+
 TEST_F(SharedStoreTest, HubsEnterRenewAndAreFenced) {
     const auto hub = open("one"), other = open("two");
     Membership& members = *hub->membership();

@@ -40,6 +40,10 @@ class SwarmChecks : public SwarmPart {
     std::optional<Error> closed(TimePoint now, std::string_view worker_key) const;
     void ban(const Worker& worker, TimePoint now) { trust_.ban(worker.worker_key, now); }
     void describe(const Worker& worker, WorkerView& view) const;
+    TrustRecord trust_record(std::string_view worker_key) const {
+        return trust_.record(worker_key);
+    }
+    void set_trust_record(TimePoint now, std::string_view worker_key, const TrustRecord& record);
     bool has_room_for_new() const { return !options_.checks.on || newcomers_.has_room(); }
     void count_pairs(const Worker& worker, std::uint32_t num_pairs) {
         newcomers_.add(num_pairs, !worker.is_proven);

@@ -475,6 +475,31 @@ TEST_F(AnswerTrustTest, LiesAreForgottenOneADay) {
     EXPECT_EQ(trust_.lies("key"), 1u);
 }
 
+// A worker joins another hub, which goes on from its record, and returns with what was added there.
+TEST_F(AnswerTrustTest, ARecordIsTakenOverByAnotherHub) {
+    prove();
+    say(Verdict::honest, answer(64, true));
+    AnswerTrust elsewhere(options_);
+    elsewhere.set_record("key", trust_.record("key"));
+    EXPECT_EQ(elsewhere.record("key"), trust_.record("key"));
+    EXPECT_EQ(elsewhere.trust("key", now_), Trust::proven);
+    EXPECT_EQ(elsewhere.rate("key", now_), trust_.rate("key", now_));
+    EXPECT_EQ(elsewhere.rows_verified("key"), trust_.rows_verified("key"));
+    EXPECT_EQ(elsewhere.record("another key"), TrustRecord{});
+
+    // Lies are counted over both, and the third one bans the key.
+    for (int lie = 0; lie < 2; ++lie) EXPECT_FALSE(say(Verdict::lie, answer()));
+    const TrustRecord lied = trust_.record("key");
+    EXPECT_EQ(lied.lies, 2u);
+    EXPECT_EQ(lied.times_suspected, 2u);
+    EXPECT_EQ(lied.rows_answered, 0u);
+    elsewhere.set_record("key", lied);
+    EXPECT_EQ(elsewhere.trust("key", now_), Trust::suspected);
+    const CheckPlan plan = elsewhere.plan("key", 7, 1, 8, false, now_);
+    EXPECT_TRUE(plan.hold);
+    EXPECT_TRUE(elsewhere.on_verdict("key", 7, Verdict::lie, plan, now_));
+}
+
 TEST_F(AnswerTrustTest, RecordsHaveABound) {
     for (int i = 0; i < 25'000; ++i) trust_.plan(text(i), 0, 1, 1, false, now_);
     EXPECT_EQ(trust_.num_records(), 20'000u);
