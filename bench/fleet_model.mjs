@@ -75,7 +75,8 @@ for (let at = 0; at < seconds; at += tick) {
     const due = (every) => Math.floor((at + hub / hubs) / every) !== Math.floor((at + tick + hub / hubs) / every);
     if (due(renew_every)) { add('rows_written', at, running[hub].length); add('statements', at, 1); }
     if (due(sweep_every)) add('statements', at, 1);
-    if (due(lease_every)) { add('rows_written', at, 1); add('statements', at, 1); }
+    // A hub that renews its lease reads the members, too: its workers may join them.
+    if (due(lease_every)) { add('rows_written', at, 1); add('statements', at, 2); add('rows_read', at, hubs); }
     if (due(1)) add('statements', at, 1);      // PostgresStore::look() on a quiet connection
   }
   most = Math.max(most, total);

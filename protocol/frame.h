@@ -51,6 +51,7 @@ enum class FrameType : std::uint16_t {
     span_answer = 37,
     span_kv = 38,
     span_end = 39,
+    hubs = 40,
 };
 // name such as "DISPATCH"; "unknown" for an unknown type
 const char* frame_type_name(FrameType type);

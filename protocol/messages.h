@@ -221,6 +221,15 @@ Result<Hello> decode_hello(ByteView frame);
 // versions are not read.
 Result<Hello> decode_capabilities(ByteView frame);
 
+// A hub of a fleet, as its workers reach it.
+struct HubPlace {
+    std::string id;       // eight hexadecimal digits
+    std::string address;  // of its pages, without a path at its end: https://hub.example
+    friend bool operator==(const HubPlace&, const HubPlace&) = default;
+};
+inline constexpr std::size_t hub_places_max = 64;
+bool is_hub_id(std::string_view id);
+
 // WELCOME: the hub's answer to HELLO, with the model and the agreed limits.
 struct Welcome {
     std::uint16_t version = 1;
@@ -239,6 +248,9 @@ struct Welcome {
     std::vector<std::string> caps;               // optional features of the hub, e.g. "budget"
     std::optional<WorkerArithmetic> arithmetic;  // how to compute; nullopt: as in HELLO
     std::string nonce;  // to be signed in IDENTITY; empty: the hub keeps no identities
+    std::string hub;    // id of the hub; empty: it is in no fleet
+    // Other hubs of this model that live, the one with the fewest workers first.
+    std::vector<HubPlace> hubs;
 };
 Bytes encode_welcome(const Welcome& message);
 Result<Welcome> decode_welcome(ByteView frame);
@@ -307,6 +319,17 @@ inline constexpr std::uint32_t power_percent_min = 10, power_percent_max = 100;
 inline constexpr const char* power_cap = "power";  // in WELCOME: the hub obeys the worker's POWER
 Bytes encode_power(std::uint32_t percent);
 Result<std::uint32_t> decode_power(ByteView frame);
+
+// HUBS (hub→worker): the other hubs that live, as in WELCOME, since they have changed. With `move`,
+// the first one lacks workers, and this worker is asked to join it.
+struct HubsChange {
+    std::vector<HubPlace> hubs;
+    bool move = false;
+    friend bool operator==(const HubsChange&, const HubsChange&) = default;
+};
+inline constexpr const char* hubs_cap = "hubs";  // in HELLO: the worker reads HUBS
+Bytes encode_hubs(const HubsChange& message);
+Result<HubsChange> decode_hubs(ByteView frame);
 
 // SLOTS (worker→hub): hits, misses and load times of experts that were loaded on demand, since
 // WELCOME. The hub shows these figures to people and predicts this worker's answer times from them.

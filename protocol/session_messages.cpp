@@ -236,7 +236,54 @@ Status read_codes(ExpertShape& shape, const Json& model) {
 
 bool is_row_dtype(Dtype dtype) { return dtype != Dtype::int4; }
 
+constexpr std::size_t address_bytes_max = 256;
+
+Json place_json(const HubPlace& hub) {
+    return {{"id", hub.id}, {"address", wire_text(hub.address, address_bytes_max)}};
+}
+
+Result<HubPlace> read_place(const Json& json) {
+    HubPlace hub;
+    if (!json.is_object()) return Error{ErrorCode::bad_field, "a hub is not an object"};
+    MOEX_TRY(read_text(hub.id, json, "id", text_bytes_max, Presence::required));
+    MOEX_TRY(read_text(hub.address, json, "address", address_bytes_max, Presence::required));
+    if (!is_hub_id(hub.id))
+        return Error{ErrorCode::bad_field, "the id of a hub has eight hexadecimal digits"};
+    return hub;
+}
+
+Json places_json(const std::vector<HubPlace>& hubs) {
+    Json list = Json::array();
+    for (std::size_t i = 0; i < std::min(hubs.size(), hub_places_max); ++i)
+        list.push_back(place_json(hubs[i]));
+    return list;
+}
+
+Status read_places(std::vector<HubPlace>& hubs, const Json& json) {
+    const Json* list = find_member(json, "hubs");
+    if (list == nullptr) return {};
+    if (!list->is_array() || list->size() > hub_places_max)
+        return Error{ErrorCode::bad_field,
+                     text("\"hubs\" is not a list of at most ", hub_places_max)};
+    for (const Json& one : *list) {
+        MOEX_ASSIGN(hub, read_place(one));
+        hubs.push_back(std::move(hub));
+    }
+    return {};
+}
+
+Status read_fleet(Welcome& message, const Json& json) {
+    MOEX_TRY(read_text(message.hub, json, "hub", text_bytes_max));
+    if (!message.hub.empty() && !is_hub_id(message.hub))
+        return Error{ErrorCode::bad_field, "the id of a hub has eight hexadecimal digits"};
+    return read_places(message.hubs, json);
+}
+
 }  // namespace
+
+bool is_hub_id(std::string_view id) {
+    return id.size() == 8 && id.find_first_not_of("0123456789abcdef") == std::string_view::npos;
+}
 
 const char* worker_arithmetic_name(WorkerArithmetic arithmetic) {
     return arithmetic == WorkerArithmetic::int8 ? "int8" : "exact";
@@ -339,6 +386,8 @@ Bytes encode_welcome(const Welcome& message) {
     if (!message.caps.empty()) json["caps"] = message.caps;
     if (message.arithmetic) json["arithmetic"] = worker_arithmetic_name(*message.arithmetic);
     if (!message.nonce.empty()) json["nonce"] = wire_text(message.nonce, nonce_bytes_max);
+    if (!message.hub.empty()) json["hub"] = message.hub;
+    if (!message.hubs.empty()) json["hubs"] = places_json(message.hubs);
     return json_frame(FrameType::welcome, 0, dump_json(json));
 }
 
@@ -405,10 +454,27 @@ Result<Welcome> decode_welcome(ByteView frame) {
     MOEX_TRY(read_text(message.weights_path, json, "weights_path", text_bytes_max));
     MOEX_TRY(read_list(message.caps, json, "caps"));
     MOEX_TRY(read_text(message.nonce, json, "nonce", nonce_bytes_max));
+    MOEX_TRY(read_fleet(message, json));
     if (find_member(json, "arithmetic") != nullptr) {
         MOEX_ASSIGN(arithmetic, read_arithmetic(json));
         message.arithmetic = arithmetic;
     }
+    return message;
+}
+
+Bytes encode_hubs(const HubsChange& message) {
+    Json json = {{"hubs", places_json(message.hubs)}};
+    if (message.move) json["move"] = true;
+    return json_frame(FrameType::hubs, 0, dump_json(json));
+}
+
+Result<HubsChange> decode_hubs(ByteView frame) {
+    MOEX_ASSIGN(json, decode_json_frame(frame, FrameType::hubs, json_bytes_max));
+    HubsChange message;
+    MOEX_TRY(read_places(message.hubs, json));
+    MOEX_TRY(read_flag(message.move, json, "move"));
+    if (message.move && message.hubs.empty())
+        return Error{ErrorCode::bad_field, "a move to no hub"};
     return message;
 }
 

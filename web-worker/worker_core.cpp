@@ -25,6 +25,9 @@ std::uint64_t weights_bytes(std::uint64_t limit_bytes) {
     return limit_bytes - lanes_bytes(limit_bytes);
 }
 
+// The time in which a worker that leaves its hub hands its experts over.
+constexpr std::uint32_t leave_within_ms = 10'000;
+
 // Keys and values get the memory for spans divided by this.
 constexpr std::uint64_t span_kv_share = 4;
 
@@ -107,6 +110,9 @@ struct WorkerCore::State {
     bool leaves = false;  // DRAIN was sent
     std::uint64_t leave_timer = 0;
     bool connect_when_closed = false;
+    std::string moves_to;       // id of the hub that the next connection goes to; empty: no move
+    bool lost_its_way = false;  // a move ended at another hub: the worker follows no further one
+    std::uint64_t move_timer = 0;
     std::uint64_t reported_bytes = 0;  // the budget that the newest HELLO or BUDGET reported
     // The worker has failed, was refused or was stopped: no further events.
     bool over = false;
@@ -130,7 +136,8 @@ struct WorkerCore::State {
 
     void end(WorkerPhase phase, std::string detail) {
         over = true;
-        if (leave_timer != 0) platform.clear_timer(std::exchange(leave_timer, 0));
+        for (std::uint64_t* timer : {&leave_timer, &move_timer})
+            if (*timer != 0) platform.clear_timer(std::exchange(*timer, 0));
         model.reset();  // destroying the model ends its downloads and frees its memory
         hub.stop_retrying();
         keeper.close();
@@ -198,6 +205,26 @@ struct WorkerCore::State {
     void reconnect_later(std::string why) {
         hub.retry_later(std::move(why), [this] { connect(); });
     }
+    // Leaves this hub politely, as leave() does, and joins the hub of a HUBS after that. The
+    // weights stay where they are.
+    void move_to(const HubPlace& to) {
+        if (leaves || move_timer != 0 || lost_its_way || !platform.move_to(to)) return;
+        moves_to = to.id;
+        connect_when_closed = true;
+        hub.send(encode_drain(leave_within_ms));
+        report.enter(report.status.phase, "This worker moves to a hub that lacks workers.");
+        move_timer = platform.set_timer(leave_within_ms, [this] {
+            move_timer = 0;
+            hang_up("moves to another hub");
+        });
+    }
+    // A balancer, or the list of hubs, may have led the worker elsewhere. Then the hint would be
+    // repeated without end.
+    void end_move(const std::string& arrived_at) {
+        if (!moves_to.empty() && moves_to != arrived_at) lost_its_way = true;
+        moves_to.clear();
+    }
+
     void hang_up(std::string_view why) {
         if (model) model->calls.clear();
         hub.hang_up(why);
@@ -223,6 +250,7 @@ struct WorkerCore::State {
                     .arithmetic = compute.arithmetic(),
                     .speed = report.status.speed};
 
+        if (!lost_its_way) hello.caps.push_back(hubs_cap);
         if (options.keep_bytes > 0) hello.caps.push_back(on_demand_cap);
 
         hello.device = {.backend = adapter.backend,
@@ -305,6 +333,8 @@ struct WorkerCore::State {
                 Error{ErrorCode::unsupported,
                       text("this worker does not answer in ", worker_arithmetic_name(arithmetic))});
         hub.welcomed(welcome.heartbeat_ms);
+        end_move(welcome.hub);
+        if (!welcome.hub.empty()) platform.knows_hubs(welcome.hub, welcome.hubs);
         report.status.worker_id = welcome.worker_id;
         report.status.model_name = welcome.model_name;
         report.status.nonce = welcome.nonce;
@@ -552,6 +582,13 @@ struct WorkerCore::State {
                                  "The hub is shutting down. This worker comes back when it does.")
                            : hub.protocol_error(deadline_ms.error());
             }
+            case FrameType::hubs: {
+                const auto change = decode_hubs(frame);
+                if (!change.ok()) return hub.protocol_error(change.error());
+                if (moves_to.empty()) platform.knows_hubs(model->welcome.hub, change->hubs);
+                if (change->move) move_to(change->hubs.front());
+                return;
+            }
             case FrameType::prefetch: {
                 const auto hints = decode_prefetch(frame, limits);
                 return hints.ok() ? prefetch(*hints) : hub.protocol_error(hints.error());
@@ -645,16 +682,15 @@ void WorkerCore::on_network_back() {
 }
 
 void WorkerCore::leave() {
-    constexpr std::uint32_t within_ms = 10'000;
     State& s = *state_;
     if (s.over || s.paused || !s.hub.online()) return stop();
     if (std::exchange(s.leaves, true)) return;
 
-    s.hub.send(encode_drain(within_ms));
+    s.hub.send(encode_drain(leave_within_ms));
     s.report.enter(s.report.status.phase,
                    "This worker serves until others hold its experts, then it stops.");
     s.report.show();
-    s.leave_timer = s.platform.set_timer(within_ms, [this] {
+    s.leave_timer = s.platform.set_timer(leave_within_ms, [this] {
         state_->leave_timer = 0;
         stop();
     });
@@ -693,6 +729,7 @@ void WorkerCore::on_closed(std::uint16_t code, std::string_view reason) {
     State& s = *state_;
     const HubConnection::End end = s.hub.closed(code);
     const bool connect_now = std::exchange(s.connect_when_closed, false);
+    if (s.move_timer != 0) s.platform.clear_timer(std::exchange(s.move_timer, 0));
     if (s.model) s.model->calls.clear();
     if (s.leaves && !s.over) return s.end(WorkerPhase::stopped, {});
     // The worker connects when the GPU becomes ready.

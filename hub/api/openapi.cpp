@@ -297,6 +297,8 @@ constexpr const char* other_schemas = R"json({
       "engine": {"type": "object"}, "calls": {"type": "object"},
       "host": {"type": "object",
         "description": "Seconds until the certificate ends, and the disk of the state."},
+      "fleet": {"type": "array", "items": {"type": "object"},
+        "description": "With --store: all hubs of the store, as this hub saw them last."},
       "workers": {"type": "array", "items": {"type": "object"}},
       "join_url": {"type": "string", "description": "With its token; for admins and loopback."}}},
   "History": {"type": "object", "required": ["now_s", "span_s", "step_s", "points"],

@@ -31,6 +31,12 @@
 
 namespace moex {
 
+// The id of this hub, and the other hubs that a worker may join (messages.h, Welcome).
+struct FleetPlaces {
+    std::string own;
+    std::vector<HubPlace> others;
+};
+
 struct SwarmOptions {
     std::string model_name, package_sha256;
     WireLimits limits;
@@ -43,6 +49,8 @@ struct SwarmOptions {
     // Returns the nonce that the worker must sign (PROTOCOL.md, IDENTITY). If the function is
     // empty, workers get no nonce.
     std::function<std::string(WorkerId)> nonce_of;
+    // Returns the places of a fleet for WELCOME. If the function is empty, the hub is in no fleet.
+    std::function<FleetPlaces()> fleet;
     // If true, x is sent as int8 to workers that accept int8. The option applies where answers are
     // f16 and need not be identical from worker to worker.
     bool x_int8 = false;
@@ -177,6 +185,7 @@ struct WorkerView {  // one worker's data for status, metrics and the registry
     WorkerArithmetic arithmetic = WorkerArithmetic::exact;
     double power = 1;  // the share of its capacity that the worker wants the hub to use
     bool drained = false, pinned = false;  // orders of the operator that are in force
+    bool reads_hubs = false;               // the worker reads HUBS, and moves to another hub
     std::uint32_t units_assigned = 0, units_ready = 0, in_flight = 0;
     Health health = Health::connecting;  // health of the worker, in more states than `state`
     std::uint32_t ejections = 0;

@@ -1,6 +1,10 @@
 #include "hub/net/housekeeping.h"
 
+#include <algorithm>
 #include <ctime>
+
+#include "hub/base/log.h"
+#include "hub/net/fleet/worker_moves.h"
 
 namespace moex::net {
 namespace {
@@ -8,9 +12,18 @@ namespace {
 // A worker without work is recorded in the registry again after this number of ticks (seconds).
 constexpr std::uint32_t see_idle_every_ticks = 60;
 constexpr std::uint32_t coverage_every_ticks = 10;
+// The members of a fleet that a hub sees are six seconds old at most, so that a move is seen before
+// the next one.
+constexpr std::uint32_t move_every_ticks = 10;
 constexpr std::size_t speed_samples = 6;  // one sample a second: they span five seconds
 
 }  // namespace
+
+Housekeeping::Housekeeping(HubContext& hub)
+    : hub_(hub),
+      timer_(hub.swarm_strand),
+      trust_(hub),
+      random_(std::random_device{}()) {}
 
 void Housekeeping::start() {
     asio::post(hub_.swarm_strand, [this] { tick(); });
@@ -46,6 +59,7 @@ void Housekeeping::tick() {
     ++ticks_;
     record();
     watch_minute();
+    move_workers();
     timer_.expires_after(1s);
     timer_.async_wait([this](NetError error) {
         if (!error) tick();
@@ -140,6 +154,7 @@ void Housekeeping::record() {
                                      worker.bad_answers - last.bad_answers, now_s, now_s});
     }
     workers_ = std::move(seen_now);
+    hub_.workers_connected = static_cast<std::uint32_t>(workers_.size());
     trust_.record();
 }
 
@@ -148,6 +163,39 @@ void Housekeeping::on_worker_event(const WorkerEvent& event) {
     if (event.kind == Kind::joined) return trust_.joined(event.view->worker_key);
     if (event.kind == Kind::left || event.kind == Kind::removed || event.kind == Kind::lied)
         trust_.write(event.view->worker_key);
+}
+
+// Sends the workers the hubs that live, once these have changed.
+void Housekeeping::tell_hubs(const FleetPlaces& places) {
+    std::set<std::string> ids;
+    for (const HubPlace& hub : places.others) ids.insert(hub.id);
+    if (std::exchange(told_hubs_, ids) == ids) return;
+    SwarmBackend* swarm = hub_.swarm;
+    for (const WorkerView& worker : swarm->core().workers())
+        if (worker.reads_hubs) (void)swarm->tell_hubs(worker.id, {places.others, false});
+    log_info("fleet: workers know the other hubs", kv("hubs", ids.size()));
+}
+
+void Housekeeping::move_workers() {
+    SwarmBackend* swarm = hub_.swarm;
+    if (!swarm || !hub_.registry.is_shared()) return;
+    const auto fleet = hub_.registry.fleet();
+    Member self = fleet->self;
+    if (self.hub_id.empty()) return;
+    tell_hubs(places_of(self, fleet->members));
+    if (ticks_ % move_every_ticks != 0) return;
+
+    const std::vector<WorkerView> workers = swarm->core().workers();
+    std::erase_if(asked_, [&](WorkerId id) {
+        return std::ranges::find(workers, id, &WorkerView::id) == workers.end();
+    });
+    self.workers = workers.size();
+    const double uniform = std::generate_canonical<double, 32>(random_);
+    const auto move = choose_move(self, fleet->members, workers, asked_, uniform);
+    if (!move || !swarm->tell_hubs(move->worker, {{move->hub}, true}).ok()) return;
+    asked_.insert(move->worker);
+    log_info("fleet: a worker is asked to join a hub that has fewer", kv("worker", move->worker),
+             kv("hub", move->hub.id));
 }
 
 }  // namespace moex::net

@@ -1,9 +1,12 @@
 // Runs once a second on the swarm's strand. Updates the speed that the status page shows, and
-// writes the counts of calls, workers and minutes to the registry.
+// writes the counts of calls, workers and minutes to the registry. In a fleet it also asks workers
+// to join hubs that have fewer.
 #pragma once
 
 #include <deque>
 #include <map>
+#include <random>
+#include <set>
 
 #include "hub/net/fleet/trust_keeper.h"
 #include "hub/net/hub_context.h"
@@ -12,7 +15,7 @@ namespace moex::net {
 
 class Housekeeping {
   public:
-    explicit Housekeeping(HubContext& hub) : hub_(hub), timer_(hub.swarm_strand), trust_(hub) {}
+    explicit Housekeeping(HubContext& hub);
     void start();  // any thread
     void stop();   // any thread
     // Adds the counts until now to the registry when the hub stops. Called on the swarm's strand.
@@ -29,6 +32,8 @@ class Housekeeping {
     void tick();
     void watch_minute();
     void end_minute();
+    void tell_hubs(const FleetPlaces& places);
+    void move_workers();
 
     HubContext& hub_;
     asio::steady_timer timer_;
@@ -40,6 +45,9 @@ class Housekeeping {
     std::map<std::string, std::uint64_t> counters_;
     std::map<WorkerId, Seen> workers_;
     TrustKeeper trust_;
+    std::set<std::string> told_hubs_;  // ids of the other hubs, as the workers know them
+    std::set<WorkerId> asked_;         // connected workers that were asked to join another hub
+    std::minstd_rand random_;          // spreads these requests over the hubs of a fleet
 
     // The record of the current minute, and the counts at the beginning of that minute.
     HistoryMinute minute_;

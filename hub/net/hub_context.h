@@ -178,6 +178,7 @@ struct HubContext {
     std::atomic<std::uint32_t> active_requests{0};
     std::atomic<std::uint64_t> requests_refused{0};
     std::atomic<double> decode_tokens_per_s{0};
+    std::atomic<std::uint32_t> workers_connected{0};
     // Number of answers that have begun, and the sum of their times to the first token in
     // microseconds. The history uses both.
     std::atomic<std::uint64_t> answers_begun{0}, first_token_us{0};

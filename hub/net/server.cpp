@@ -288,7 +288,7 @@ std::string Server::make_admin_url() const {
     return text(state_->hub.base_url, "/admin.html#once=", *token);
 }
 Server::Load Server::load() const {
-    return {state_->hub.active_requests, state_->hub.health.read().active_workers};
+    return {state_->hub.active_requests, state_->hub.workers_connected};
 }
 SwarmHost& Server::swarm_host() { return state_->host; }
 

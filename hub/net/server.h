@@ -30,7 +30,7 @@ class Server {
     std::string make_admin_url() const;
     // The number of requests and of workers that this server has now. Any thread may call load().
     struct Load {
-        std::uint32_t requests = 0, active_workers = 0;
+        std::uint32_t requests = 0, workers = 0;
     };
     Load load() const;
     SwarmHost& swarm_host();  // the server owns the host's strand; usable before run()

@@ -18,6 +18,7 @@ Status Registry::join_fleet(std::function<Member()> describe) {
     MOEX_ASSIGN(fence, state_->membership->enter(state_->member, lease_life));
     state_->member.fence = fence;
     state_->describe_member = std::move(describe);
+    state_->read_members();
     state_->renew_at = now_steady() + renew_every;
     log_info("fleet: this hub has entered", kv("hub", state_->member.hub_id), kv("fence", fence));
     return {};
@@ -26,6 +27,20 @@ Status Registry::join_fleet(std::function<Member()> describe) {
 std::int64_t Registry::incarnation() const {
     const std::lock_guard lock(state_->member_mutex);
     return state_->member.fence;
+}
+
+std::shared_ptr<const FleetView> Registry::fleet() const {
+    const std::lock_guard lock(state_->fleet_mutex);
+    return state_->fleet;
+}
+
+// The caller holds member_mutex. A store that is away leaves the members as they were.
+void RegistryState::read_members() {
+    auto found = membership->watch();
+    if (!found.ok()) return;
+    auto view = std::make_shared<const FleetView>(FleetView{member, *std::move(found)});
+    const std::lock_guard lock(fleet_mutex);
+    fleet = std::move(view);
 }
 
 void Registry::leave_fleet() { state_->leave_fleet(); }
@@ -40,7 +55,7 @@ void RegistryState::renew_membership(bool at_once) {
     renew_at = now_steady() + renew_every;
 
     const Status renewed = membership->renew(member, lease_life);
-    if (renewed.ok()) return;
+    if (renewed.ok()) return read_members();
     if (renewed.error().code == ErrorCode::cancelled) {
         log_error(
             "fleet: another process entered as this hub, so no hub sends requests here; was a "

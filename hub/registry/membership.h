@@ -28,6 +28,12 @@ struct Member {
     std::int64_t left_ms = 0;  // until its deadline; negative: since its deadline
 };
 
+// A hub, and all hubs of its store, as of the last renewal of its lease.
+struct FleetView {
+    Member self;  // without an id before the hub has entered
+    std::vector<Member> members;
+};
+
 class Membership {
   public:
     virtual ~Membership() = default;

@@ -216,8 +216,8 @@ Membership* Registry::membership() { return state_->membership.get(); }
 Store& Registry::store() { return *state_->store; }
 bool Registry::is_shared() const { return state_->store->is_shared(); }
 bool Registry::store_is_away() const { return state_->is_away; }
-
 bool Registry::store_is_wiped() const { return state_->is_wiped; }
+
 void Registry::add_to_counter(std::string_view name, std::uint64_t delta) {
     if (delta == 0) return;
     const std::lock_guard lock(state_->pending_mutex);

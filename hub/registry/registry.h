@@ -146,6 +146,8 @@ class Registry {
     void leave_fleet();  // ends the lease; `describe` is not called after this
     // The number of this process's incarnation as a hub; 0: it has not entered.
     std::int64_t incarnation() const;
+    // This hub and the others; does not wait for the store. Never null.
+    std::shared_ptr<const FleetView> fleet() const;
     Store& store();
     bool is_shared() const;
     bool store_is_away() const;   // or wiped

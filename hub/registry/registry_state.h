@@ -119,6 +119,11 @@ struct RegistryState {
     Member member;
     TimePoint renew_at{};
 
+    // The members as others of this process read them. A strand reads them, so that this mutex is
+    // never held while the store is asked.
+    mutable std::mutex fleet_mutex;
+    std::shared_ptr<const FleetView> fleet = std::make_shared<const FleetView>();
+
     std::mutex watcher_mutex;  // held while the watcher runs
     std::function<void()> watcher;
     std::optional<StateLock> lock;     // held by a process that serves; guarded by watcher_mutex
@@ -142,6 +147,7 @@ struct RegistryState {
     bool keys_are_seen();
     void look_at_store();
     void renew_membership(bool at_once);
+    void read_members();
     void leave_fleet();
     void add_use(const std::pair<std::string, std::int64_t>& key_and_day, const TokenUse& use);
     Status write_batch();

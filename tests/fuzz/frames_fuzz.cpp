@@ -77,6 +77,10 @@ void one_tensor(FrameType type, const Bytes& frame, bool lz4) {
                         again->times == message->times);
             }
             break;
+        case FrameType::hubs:
+            if (const auto message = decode_hubs(frame); message.ok())
+                require(decode_hubs(encode_hubs(*message)).value() == *message);
+            break;
         default: break;
     }
 }
@@ -93,7 +97,8 @@ void one_control(FrameType type, const Bytes& frame) {
         case FrameType::welcome:
             if (const auto message = decode_welcome(frame); message.ok()) {
                 const auto again = decode_welcome(encode_welcome(*message));
-                require(again.ok() && again->expert_shape == message->expert_shape);
+                require(again.ok() && again->expert_shape == message->expert_shape &&
+                        again->hubs == message->hubs);
             }
             break;
         case FrameType::assign:
@@ -207,9 +212,10 @@ void one(unsigned choice, ByteView bytes) {
             require(encode_span_layer(*layer).size() == blob.size());
         return;
     }
-    const FrameType type = of_spans               ? spans[choice % 8]
-                           : (choice & 0x20) != 0 ? later[choice % 16 % 4]
-                                                  : types[choice % 16];
+    const FrameType type = of_spans                  ? spans[choice % 8]
+                           : (choice & 0x2f) == 0x2f ? FrameType::hubs
+                           : (choice & 0x20) != 0    ? later[choice % 16 % 4]
+                                                     : types[choice % 16];
     const Bytes frame = (choice & 0x80) != 0 ? Bytes(bytes.begin(), bytes.end())
                                              : repaired(bytes, type);
     (void)decode_frame_header(frame);

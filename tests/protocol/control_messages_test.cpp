@@ -45,6 +45,8 @@ Welcome sample_welcome() {
     welcome.caps = {"budget"};
     welcome.arithmetic = WorkerArithmetic::exact;
     welcome.nonce = "5f0c";
+    welcome.hub = "0a1b2c3d";
+    welcome.hubs = {{"11111111", "https://one.example"}, {"22222222", "http://[::1]:8080"}};
     return welcome;
 }
 
@@ -199,8 +201,14 @@ TEST(WelcomeTest, ComesBack) {
     EXPECT_EQ(got->caps, sent.caps);
     EXPECT_EQ(got->arithmetic, WorkerArithmetic::exact);
     EXPECT_EQ(got->nonce, sent.nonce);
+    EXPECT_EQ(got->hub, sent.hub);
+    EXPECT_EQ(got->hubs, sent.hubs);
 
     Welcome of_an_older_hub = sent;
+    of_an_older_hub.hub.clear();
+    of_an_older_hub.hubs.clear();
+    EXPECT_TRUE(decode_welcome(encode_welcome(of_an_older_hub))->hub.empty());
+    EXPECT_TRUE(decode_welcome(encode_welcome(of_an_older_hub))->hubs.empty());
     of_an_older_hub.arithmetic.reset();
     of_an_older_hub.nonce.clear();
     EXPECT_FALSE(decode_welcome(encode_welcome(of_an_older_hub))->arithmetic.has_value());
@@ -286,6 +294,14 @@ TEST(WelcomeTest, BadWelcomesAreRefused) {
     EXPECT_EQ(with("/arithmetic", "fast"), "bad_field");
     EXPECT_EQ(with("/nonce", std::string(129, 'a')), "bad_field");
     EXPECT_EQ(with("/nonce", "a\nb"), "bad_field");
+    for (const char* id : {"0A1B2C3D", "0a1b2c3", "0a1b2c3d4", "0a1b2c3/"}) {
+        EXPECT_EQ(with("/hub", id), "bad_field");
+        EXPECT_EQ(with("/hubs/0/id", id), "bad_field");
+    }
+    EXPECT_EQ(with("/hubs", Json::object()), "bad_field");
+    EXPECT_EQ(with("/hubs/1", "22222222"), "bad_field");
+    EXPECT_EQ(with("/hubs/1/address", 1), "bad_field");
+    EXPECT_EQ(with("/hubs/1/address", std::string(257, 'a')), "bad_field");
     EXPECT_EQ(with("/model/package_sha256", "zz"), "bad_field");
     EXPECT_EQ(with("/limits/num_tokens_max", 0), "bad_field");
     EXPECT_EQ(with("/limits/num_tokens_max", 65536), "bad_field");
@@ -487,6 +503,35 @@ TEST(PowerTest, ComesBackAndBadOnesAreRefused) {
     EXPECT_EQ(verdict(decode_power(encode_power(101))), "bad_field");
     EXPECT_EQ(verdict(decode_power(resized(encode_power(50), 1))), "payload_size");
     EXPECT_EQ(verdict(decode_power(encode_drain(50))), "unknown_type");
+}
+
+TEST(WelcomeTest, MoreHubsThanFitAreLeftOut) {
+    Welcome sent = sample_welcome();
+    sent.hubs.assign(hub_places_max + 1, {"11111111", "https://one.example"});
+    const Bytes frame = encode_welcome(sent);
+    EXPECT_EQ(decode_welcome(frame)->hubs.size(), hub_places_max);
+    EXPECT_EQ(verdict(decode_welcome(
+                  changed(frame, FrameType::welcome,
+                          [](Json& json) { json["hubs"].push_back(json["hubs"][0]); }))),
+              "bad_field");
+}
+
+TEST(HubsTest, ComesBackAndBadOnesAreRefused) {
+    const HubPlace hub{"0a1b2c3d", "https://hub.example/moex"};
+    for (const HubsChange& sent :
+         {HubsChange{}, HubsChange{{hub, hub}, false}, HubsChange{{hub}, true}})
+        EXPECT_EQ(decode_hubs(encode_hubs(sent)).value(), sent);
+    const Bytes frame = encode_hubs({{hub}, true});
+    expect_truncations_refused(frame, decode_hubs);
+    EXPECT_EQ(verdict(decode_hubs(encode_hubs({{}, true}))), "bad_field");
+    EXPECT_EQ(verdict(decode_hubs(encode_hubs({{{"0a1b2c3", "https://x"}}, false}))), "bad_field");
+    EXPECT_EQ(verdict(decode_hubs(encode_drain(50))), "unknown_type");
+    EXPECT_EQ(verdict(decode_hubs(changed(frame, FrameType::hubs,
+                                          [](Json& json) { json["hubs"][0].erase("address"); }))),
+              "bad_field");
+    EXPECT_EQ(
+        verdict(decode_hubs(changed(frame, FrameType::hubs, [](Json& json) { json["move"] = 1; }))),
+        "bad_field");
 }
 
 TEST(BudgetTest, ComesBackAndBadOnesAreRefused) {

@@ -292,7 +292,9 @@ Bytes Stage::welcome_frame() const {
                            .dtype = Dtype::f32,  // as in group_of()
                            .caps = hub_caps,
                            .arithmetic = hub_asks,
-                           .nonce = hub_nonce});
+                           .nonce = hub_nonce,
+                           .hub = hub_id,
+                           .hubs = hubs});
 }
 
 void Stage::assign(const std::vector<std::uint16_t>& experts) {

@@ -94,6 +94,14 @@ class Stage : public Platform {
 
     // ---- The following functions implement Platform.
     void connect() override;
+    void knows_hubs(std::string_view id, const std::vector<HubPlace>& others) override {
+        known_hub = id;
+        other_hubs = others;
+    }
+    bool move_to(const HubPlace& hub) override {
+        moves_to = hub;
+        return can_move;
+    }
     void send(ByteView frame) override { sent.emplace_back(frame.begin(), frame.end()); }
     void close(std::uint16_t code, std::string_view reason) override;
     void fetch_blob(const Sha256& hash, std::uint64_t size_bytes, bool urgent,
@@ -137,6 +145,12 @@ class Stage : public Platform {
     std::vector<std::string> hub_caps{"budget"};
     std::optional<WorkerArithmetic> hub_asks;
     std::string hub_nonce;
+    std::string hub_id;          // of the scripted hub; empty: it is in no fleet
+    std::vector<HubPlace> hubs;  // that its WELCOME lists
+    std::string known_hub;       // what the platform was told: the id, the others, a move
+    std::vector<HubPlace> other_hubs;
+    HubPlace moves_to;
+    bool can_move = true;
     bool connected = false;
     bool hub_is_down = false;
     bool hold_closing = false;  // true: on_closed() is not called after close()

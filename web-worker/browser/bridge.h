@@ -13,6 +13,9 @@ extern "C" {
 // mx_on_open(), mx_on_frame(data, size), mx_on_closed(code, reason, length),
 // mx_on_other_hub(reason, length)
 void mx_connect();
+// Names the hub of the fleet, by its eight digits, to which the next connections go: a balancer of
+// this origin sends them there as long as that hub lives.
+void mx_next_hub(const char* hub_id);
 void mx_send(const void* data, double size_bytes);
 void mx_close(int code, const char* reason, int reason_bytes);
 

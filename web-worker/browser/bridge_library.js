@@ -33,6 +33,10 @@ var MoexBridge = {
 
   // ---- socket
   mx_connect: function() { Module['mx'].connect(); },
+  mx_next_hub: function(id) {
+    id = id >>> 0;
+    Module['mx'].nextHub(HEAPU8.slice(id, id + 8));
+  },
   mx_send: function(data, size) {
     data = data >>> 0;
     Module['mx'].send(HEAPU8.subarray(data, data + size));

@@ -20,6 +20,13 @@ namespace {
 class TabPlatform : public Platform {
   public:
     void connect() override { mx_connect(); }
+    void knows_hubs(std::string_view id, const std::vector<HubPlace>&) override {
+        mx_next_hub(std::string(id).c_str());
+    }
+    bool move_to(const HubPlace& hub) override {
+        mx_next_hub(hub.id.c_str());
+        return true;
+    }
     void send(ByteView frame) override { mx_send(frame.data(), static_cast<double>(frame.size())); }
     void close(std::uint16_t code, std::string_view reason) override {
         mx_close(code, reason.data(), static_cast<int>(reason.size()));

@@ -34,6 +34,7 @@ let socket = null;
 let num_checks = 0;
 let check = 0;               // number of the check of the hub's key that runs; 0: none
 let known_key = "";          // the hub's key that this browser knows
+let next_hub = "";           // id of the hub of the fleet to connect to; empty: any
 let hub = { state: "none" };  // result of the newest check (hub_key.js), with its blobs
 
 // Checks that the hub is the known one. Throws an OtherHub, or another Error if it cannot be checked.
@@ -70,8 +71,10 @@ Object.assign(mx, {
       withText(error.message, (address, size) => wasm._mx_on_other_hub(address, size));
     });
   },
+  nextHub(id) { next_hub = decoder.decode(id); },
   openSocket() {
     const url = new URL("../worker", import.meta.url);
+    if (next_hub) url.searchParams.set("hub", next_hub);
     url.protocol = url.protocol === "https:" ? "wss:" : "ws:";
     const opened = new WebSocket(url);
     opened.binaryType = "arraybuffer";

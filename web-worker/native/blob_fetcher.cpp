@@ -27,10 +27,10 @@ bool matches(ByteView bytes, const Sha256& hash) {
 
 BlobFetcher::BlobFetcher(HubAddress hub, BlobFolder::Options cache, std::uint64_t memory_bytes,
                          Post post, BlobMemory::Notify notify)
-    : hub_(std::move(hub)),
-      cache_(std::move(cache)),
+    : cache_(std::move(cache)),
       post_(std::move(post)),
-      memory_(memory_bytes, std::move(notify)) {
+      memory_(memory_bytes, std::move(notify)),
+      hub_(std::move(hub)) {
     for (int i = 0; i < fetches_max; ++i) threads_.emplace_back([this] { run(false); });
     threads_.emplace_back([this] { run(true); });
 }
@@ -60,6 +60,12 @@ void BlobFetcher::fetch(const Sha256& hash, std::uint64_t size_bytes, bool urgen
     wake_.notify_all();  // wake all threads, since one of them takes only urgent jobs
 }
 
+void BlobFetcher::use(HubAddress hub) {
+    const std::lock_guard lock(mutex_);
+    hub_ = std::move(hub);
+    ++hub_number_;
+}
+
 void BlobFetcher::cancel() {
     ++*generation_;
     const std::lock_guard lock(mutex_);
@@ -70,7 +76,8 @@ void BlobFetcher::cancel() {
 void BlobFetcher::run(bool urgent_only) {
     name_thread("fetch");
     const auto has_job = [&] { return !jobs_.empty() && (!urgent_only || jobs_.front().urgent); };
-    HttpClient client(hub_);
+    std::optional<HttpClient> client;
+    std::uint64_t number = 0;
     for (;;) {
         Job job;
         {
@@ -79,10 +86,12 @@ void BlobFetcher::run(bool urgent_only) {
             if (stopping_) return;
             job = std::move(jobs_.front());
             jobs_.pop_front();
+            if (!client || number != hub_number_) client.emplace(hub_);
+            number = hub_number_;
         }
 
         bool from_network = false;
-        Result<Bytes> bytes = one(job, client, from_network);
+        Result<Bytes> bytes = one(job, *client, from_network);
         answer(job, from_network, std::move(bytes));
     }
 }
@@ -165,7 +174,7 @@ Status BlobFetcher::download(const Job& job, HttpClient& client, Bytes& bytes,
         have += piece.size();
         return wanted(job);
     };
-    const Status line = client.get(text(hub_.url.path, "/weights/", to_hex(job.hash)), have,
+    const Status line = client.get(text(client.hub().url.path, "/weights/", to_hex(job.hash)), have,
                                    reader);
     return status.ok() ? line : status;
 }

@@ -37,6 +37,8 @@ class BlobFetcher {
     // fetch is queued in front of all others, and has a thread that takes only urgent fetches.
     void fetch(const Sha256& hash, std::uint64_t size_bytes, bool urgent, Progress progress,
                Done done);
+    // Later downloads come from `hub`; those that run go on.
+    void use(HubAddress hub);
     void cancel();  // drops all fetches; their callbacks are not called
     void serves_model(std::string_view model) { cache_.serves_model(model); }
     // Returns the blob from the cache in memory; empty if it is not stored there.
@@ -59,13 +61,14 @@ class BlobFetcher {
     Status download(const Job& job, HttpClient& client, Bytes& bytes, std::uint64_t& have);
     bool wanted(const Job& job) const { return job.generation == *generation_; }
 
-    const HubAddress hub_;
     BlobFolder cache_;
     const Post post_;
     BlobMemory memory_;  // used only on the owner's thread
     std::mutex mutex_;
     std::condition_variable wake_;
     std::deque<Job> jobs_;
+    HubAddress hub_;  // guarded by mutex_
+    std::uint64_t hub_number_ = 0;
     bool stopping_ = false;
     // Generation number of the jobs that are still wanted. The owner's thread increments it to
     // cancel older jobs.

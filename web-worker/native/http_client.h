@@ -17,6 +17,7 @@ class HttpClient {
     // A request ends with an error soon after `*stopping` becomes true; null: only at its deadline.
     explicit HttpClient(HubAddress hub, const std::atomic<bool>* stopping = nullptr);
     ~HttpClient();
+    const HubAddress& hub() const { return hub_; }
 
     struct Reader {
         // Called when the head of the response has arrived. Returns false if the caller does not

@@ -15,8 +15,14 @@ struct HubUrl {
     std::string port;
     std::string path;   // the path below which the hub is served: "", or "/moex"
     std::string token;  // the token in a join link's fragment; may be empty
+    // The hub of a fleet that a balancer at this address shall choose; empty: any.
+    std::string hub_id;
     std::string authority() const {
         return text(host.find(':') == std::string::npos ? host : text('[', host, ']'), ':', port);
+    }
+    // The target of the upgrade request.
+    std::string worker_target() const {
+        return text(path, "/worker", hub_id.empty() ? "" : "?hub=", hub_id);
     }
 };
 Result<HubUrl> parse_hub_url(std::string_view url);

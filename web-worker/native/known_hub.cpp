@@ -83,9 +83,8 @@ bool SignedHub::has_signed_layer(const Sha256& blob, const Signature& signature)
     return manifest.ok() && fits(key, signature, layer_text(*manifest, blob));
 }
 
-KnownHub::KnownHub(HubAddress hub, std::filesystem::path file, std::optional<PublicKey> wanted)
-    : hub_(std::move(hub)),
-      file_(std::move(file)),
+KnownHub::KnownHub(std::filesystem::path file, std::optional<PublicKey> wanted)
+    : file_(std::move(file)),
       wanted_(wanted) {}
 
 Status KnownHub::load() {
@@ -100,13 +99,12 @@ Status KnownHub::load() {
         }
         known_ = *std::move(known);
     }
-    if (wanted_) known_.pin(name(), *wanted_);
     return {};
 }
 
-Result<SignedHub> KnownHub::check() {
-    HttpClient client(hub_, &stopping_);
-    MOEX_ASSIGN(json, fetch(client, hub_.url.path + "/api/signature", signature_json_bytes_max));
+Result<SignedHub> KnownHub::check(const HubAddress& hub) {
+    HttpClient client(hub, &stopping_);
+    MOEX_ASSIGN(json, fetch(client, hub.url.path + "/api/signature", signature_json_bytes_max));
     std::optional<SignedManifest> signature;
     if (json) {
         MOEX_ASSIGN(parsed, parse_signed_manifest(chars_of(*json), "the hub's signature"));
@@ -120,17 +118,19 @@ Result<SignedHub> KnownHub::check() {
         is_new = newest_.package_sha256 != to_hex(signature->sha256);
     }
     if (is_new) {
-        MOEX_ASSIGN(fetched, fetch(client, hub_.url.path + "/api/manifest", signature->size_bytes));
+        MOEX_ASSIGN(fetched, fetch(client, hub.url.path + "/api/manifest", signature->size_bytes));
         if (fetched) manifest = *std::move(fetched);
     }
-    return judge(signature, std::move(manifest));
+    // The name of the pinned key: a proxy may serve several hubs below paths of one host.
+    return judge(hub.url.authority() + hub.url.path, signature, std::move(manifest));
 }
 
 // `manifest` is empty if it is the newest one, which need not be fetched again.
-Result<SignedHub> KnownHub::judge(const std::optional<SignedManifest>& signature, Bytes manifest) {
+Result<SignedHub> KnownHub::judge(const std::string& name,
+                                  const std::optional<SignedManifest>& signature, Bytes manifest) {
     const std::lock_guard lock(mutex_);
     MOEX_TRY(load());
-    const std::string name = this->name();
+    if (wanted_ && given_.insert(name).second) known_.pin(name, *wanted_);
     if (!signature && !known_.find(name)) return SignedHub{};
 
     KnownKeys after = known_;

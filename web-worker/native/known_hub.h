@@ -27,33 +27,32 @@ struct SignedHub {
     bool has_signed_layer(const Sha256& blob, const Signature& signature) const;
 };
 
-// Thread-safe. The workers of a process share one object.
+// Thread-safe. The workers of a process share one object, also for several hubs.
 class KnownHub {
   public:
     // `file`: keeps the pinned keys, one line "HOST:PORT/PATH KEY" each; empty: they are pinned for
     // this run only. `wanted`: the key that the operator gave; it replaces the pinned one.
-    KnownHub(HubAddress hub, std::filesystem::path file, std::optional<PublicKey> wanted);
+    KnownHub(std::filesystem::path file, std::optional<PublicKey> wanted);
 
-    // Fetches and verifies the signature; blocks. Error unauthorized: the hub is another one than
-    // the pinned one; a retry would not help. Other errors: it could not be reached, or its
-    // signature could not be read.
-    Result<SignedHub> check();
+    // Fetches and verifies the signature of `hub`; blocks. Error unauthorized: the hub is another
+    // one than the pinned one; a retry would not help. Other errors: it could not be reached, or
+    // its signature could not be read.
+    Result<SignedHub> check(const HubAddress& hub);
     // Ends a check() that runs on another thread, and all later ones, with an error.
     void stop() { stopping_ = true; }
 
   private:
-    // the name of the pinned key: a proxy may serve several hubs below paths of one host
-    std::string name() const { return hub_.url.authority() + hub_.url.path; }
     Status load();
-    Result<SignedHub> judge(const std::optional<SignedManifest>& signature, Bytes manifest);
+    Result<SignedHub> judge(const std::string& name, const std::optional<SignedManifest>& signature,
+                            Bytes manifest);
     Status keep() const;
 
-    const HubAddress hub_;
     const std::filesystem::path file_;
     const std::optional<PublicKey> wanted_;
     std::atomic<bool> stopping_{false};
     std::mutex mutex_;
     bool loaded_ = false;
+    std::set<std::string> given_;  // the hubs for which `wanted_` was pinned
     KnownKeys known_;
     // The newest manifest that was fetched, and what it says.
     SignedHub newest_;

@@ -42,7 +42,8 @@ CLI::Validator one_of(std::map<std::string, Enum> words) {
 }
 
 struct Arguments {
-    std::string hub, hub_key, token_file, device, nickname, cache, ca_file, identity;
+    std::vector<std::string> hubs;
+    std::string hub_key, token_file, device, nickname, cache, ca_file, identity;
     std::string gpu_awake = "auto", spin = "auto";
     WorkerBackend backend = WorkerBackend::automatic;
     WorkerArithmetic arithmetic = WorkerArithmetic::int8;
@@ -97,7 +98,11 @@ void declare(CLI::App& app, Arguments& arguments) {
         "--cache ~/.cache/moex\nexit: 0 left, 1 failed or refused, 2 wrong arguments. SIGUSR1 "
         "prints what calls found in its memory");
 
-    app.add_option("--hub", arguments.hub, "ws://HOST:PORT, wss://HOST:PORT, or a join link");
+    app.add_option("--hub", arguments.hubs,
+                   "ws://HOST:PORT, wss://HOST:PORT, or a join link; several times for hubs of one "
+                   "fleet: the worker joins another one when its own is gone")
+        ->type_name("URL")
+        ->allow_extra_args(false);
     app.add_option("--hub-key", arguments.hub_key,
                    "the key that the hub must have, as `moex-hub sign` prints it [the one that it "
                    "has first: the file known-hubs in the folder of --cache keeps it]");
@@ -165,8 +170,9 @@ int list_devices() {
     return left;
 }
 
-// Reads the token from the file, else from the environment, else from the join link.
-Result<std::string> join_token(const Arguments& arguments, const native::HubUrl& url) {
+// Reads the token from the file, else from the environment, else from the first join link.
+Result<std::string> join_token(const Arguments& arguments,
+                               const std::vector<native::HubUrl>& hubs) {
     if (!arguments.token_file.empty()) {
         std::ifstream in(arguments.token_file);
         std::string token;
@@ -175,7 +181,18 @@ Result<std::string> join_token(const Arguments& arguments, const native::HubUrl&
     }
     if (const char* from_environment = std::getenv("MOEX_TOKEN"))
         return std::string(from_environment);
-    return url.token;
+    for (const native::HubUrl& hub : hubs)
+        if (!hub.token.empty()) return hub.token;
+    return std::string();
+}
+
+Result<std::vector<native::HubUrl>> hub_urls(const Arguments& arguments) {
+    std::vector<native::HubUrl> hubs;
+    for (const std::string& given : arguments.hubs) {
+        MOEX_ASSIGN(url, native::parse_hub_url(given));
+        hubs.push_back(std::move(url));
+    }
+    return hubs;
 }
 
 // Creates the folder if it does not exist, and returns the worker key in it. Without a folder the
@@ -305,15 +322,17 @@ int serve(const Arguments& arguments) {
                         "--keep-mb keeps experts in a folder: name one with --cache DIR");
     if (arguments.cache_mb > 0 && arguments.cache.empty())
         return complain(wrong_arguments, "--cache-mb limits a folder: name one with --cache DIR");
-    if (arguments.hub.empty())
+    if (arguments.hubs.empty())
         return complain(wrong_arguments,
                         "--hub is needed, e.g. --hub ws://127.0.0.1:8080 (see --help)");
-    const auto url = native::parse_hub_url(arguments.hub);
-    if (!url.ok()) return complain(wrong_arguments, url.error().message);
-    const auto token = join_token(arguments, *url);
+    const auto hubs = hub_urls(arguments);
+    if (!hubs.ok()) return complain(wrong_arguments, hubs.error().message);
+    const auto token = join_token(arguments, *hubs);
     if (!token.ok()) return complain(failed, token.error().message);
     native::NativeOptions options{
-        .hub = {.url = *url, .ca_file = arguments.ca_file, .insecure_tls = arguments.insecure_tls},
+        .hubs = *hubs,
+        .ca_file = arguments.ca_file,
+        .insecure_tls = arguments.insecure_tls,
         .cache_bytes = arguments.cache_mb << 20,
         .host_bytes = arguments.keep_mb > 0 ? arguments.host_mb << 20 : 0,
         .token = *token,

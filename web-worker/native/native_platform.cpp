@@ -13,6 +13,7 @@
 #include "web-worker/gpu/vulkan/vulkan_device.h"
 #include "web-worker/native/asio.h"
 #include "web-worker/native/blob_fetcher.h"
+#include "web-worker/native/hub_list.h"
 #include "web-worker/native/known_hub.h"
 #include "web-worker/native/shared_device.h"
 #include "web-worker/native/websocket_client.h"
@@ -20,7 +21,7 @@
 namespace moex::native {
 namespace {
 
-constexpr std::uint16_t closed_abnormally = 1006;
+constexpr std::uint16_t going_away = 1001, closed_abnormally = 1006;
 constexpr auto leave_max = std::chrono::seconds(12);
 constexpr auto leave_check = std::chrono::milliseconds(10);
 
@@ -29,14 +30,14 @@ class HubChecks {
   public:
     HubChecks(asio::io_context& io, const NativeOptions& options)
         : io_(io),
-          known_(options.hub, options.known_hubs, options.hub_key) {}
+          known_(options.known_hubs, options.hub_key) {}
     ~HubChecks() {
         known_.stop();
         thread_.join();
     }
-    void start(std::function<void(Result<SignedHub>)> done) {
-        asio::post(thread_, [this, done = std::move(done)] {
-            asio::post(io_, [done, found = known_.check()] { done(found); });
+    void start(HubAddress hub, std::function<void(Result<SignedHub>)> done) {
+        asio::post(thread_, [this, hub = std::move(hub), done = std::move(done)] {
+            asio::post(io_, [done, found = known_.check(hub)] { done(found); });
         });
     }
 
@@ -56,8 +57,9 @@ class NativePlatform : public Platform {
           checks_(checks),
           options_(options),
           on_status_(std::move(on_status)),
+          hubs_(options.hubs),
           fetcher_(
-              options.hub,
+              address(),
               {.folder = cache,
                .limit_bytes = options.cache_bytes,
                .report =
@@ -70,31 +72,50 @@ class NativePlatform : public Platform {
     void set_core(WorkerCore* core) { core_ = core; }
     void post(std::function<void()> function) { asio::post(io_, std::move(function)); }
 
+    // The address of the hub to which this worker is, or will be, connected.
+    HubAddress address() const {
+        return {.url = hubs_.current(),
+                .ca_file = options_.ca_file,
+                .insecure_tls = options_.insecure_tls};
+    }
+
     // ---- The following functions use the socket.
     void connect() override {
         socket_.reset();  // events of an earlier connection are ignored
+        is_open_ = is_moving_ = false;
         const std::uint64_t number = check_ = ++num_checks_;
-        checks_.start([this, number, life = life_.watch()](Result<SignedHub> hub) {
+        fetcher_.use(address());
+        checks_.start(address(), [this, number, life = life_.watch()](Result<SignedHub> hub) {
             if (!life.alive() || core_ == nullptr || check_ != number) return;
             check_ = 0;
             if (hub.ok()) {
                 hub_ = *std::move(hub);
                 return open_socket();
             }
-            if (hub.error().code == ErrorCode::unauthorized)
+            if (hub.error().code == ErrorCode::unauthorized && !hubs_.has_others())
                 return core_->on_other_hub(hub.error().message);
+            hubs_.ended(false, false);
             core_->on_closed(closed_abnormally, hub.error().message);
         });
     }
+    void knows_hubs(std::string_view id, const std::vector<HubPlace>& others) override {
+        hubs_.welcomed(id, others);
+    }
+    bool move_to(const HubPlace& hub) override {
+        is_moving_ = hubs_.move_to(hub);
+        return is_moving_;
+    }
     void open_socket() {
-        socket_ = make_websocket(io_, options_.hub, options_.token);
+        socket_ = make_websocket(io_, address(), options_.token);
         // Ignore events of an earlier connection.
         const auto present = [this, mine = std::weak_ptr<WebSocketClient>(socket_)] {
             return core_ != nullptr && socket_ != nullptr && mine.lock() == socket_;
         };
 
         socket_->on_open = [this, present] {
-            if (present()) core_->on_open();
+            if (!present()) return;
+            is_open_ = true;
+            core_->on_open();
         };
         socket_->on_text = [this, present] {
             if (present()) core_->on_text();
@@ -109,6 +130,8 @@ class NativePlatform : public Platform {
             post([this, present, code, reason = std::move(reason)] {
                 if (!present()) return;
                 socket_.reset();
+                // The hub that a move goes to is the current one already.
+                if (!std::exchange(is_moving_, false)) hubs_.ended(is_open_, code == going_away);
                 core_->on_closed(code, reason);
             });
         };
@@ -238,6 +261,9 @@ class NativePlatform : public Platform {
     };
     std::map<std::uint64_t, Timer> timers_;
     std::mt19937_64 generator_{std::random_device{}()};
+    HubList hubs_;
+    bool is_open_ = false;           // the present connection was opened
+    bool is_moving_ = false;         // it ends because the worker joins another hub
     std::uint64_t shared_with_ = 0;  // number of the shared device that maps the fetcher's memory
     BlobFetcher fetcher_;
     LifeGuard life_;
@@ -330,7 +356,7 @@ class Asked {
 void sign(const NativeOptions& options, const WorkerStatus& status, Running& worker) {
     if (!options.identity || status.nonce.empty() || status.nonce == worker.signed_nonce) return;
     worker.signed_nonce = status.nonce;
-    const HubUrl& url = options.hub.url;
+    const HubUrl url = worker.platform.address().url;
     const std::string origin = (url.tls ? "https://" : "http://") + url.authority();
     const auto signature = options.identity->sign(
         identity_text(status.nonce, origin, status.worker_id));

@@ -20,7 +20,9 @@ namespace moex::native {
 
 // Options for all workers of a process. Sizes in bytes are per worker.
 struct NativeOptions {
-    HubAddress hub;
+    std::vector<HubUrl> hubs;  // of one fleet, or one; the first is tried first
+    std::string ca_file;       // file of a further CA certificate to trust
+    bool insecure_tls = false;
     std::uint64_t cache_bytes = 0;  // limit of the blob folder; 0: as many bytes as the disk takes
     std::uint64_t host_bytes = 0;   // bytes of blobs to keep in this machine's memory
     std::string token;              // the token, sent as Bearer at the upgrade, and in HELLO

@@ -108,7 +108,7 @@ class WebSocketOver : public WebSocketClient,
         socket_.write_buffer_bytes(write_bytes);
 
         socket_.async_handshake(
-            response_, hub_.url.authority(), text(hub_.url.path, "/worker"),
+            response_, hub_.url.authority(), hub_.url.worker_target(),
             [this, self = this->shared_from_this()](beast::error_code error) {
                 if (closing_) return;
                 // A refused upgrade with 401 or 403 is final: the token is wrong.

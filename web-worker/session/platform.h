@@ -140,6 +140,11 @@ class Platform {
     // exactly one of WorkerCore's on_open(), on_closed() and on_other_hub() is called. There is one
     // connection at a time.
     virtual void connect() = 0;
+    // Reports the id of the connected hub in its fleet, and the other hubs that the worker may join
+    // when this one is gone, the best first.
+    virtual void knows_hubs(std::string_view, const std::vector<HubPlace>&) {}
+    // The next connect() goes to `hub`. Returns false if this platform cannot reach it.
+    virtual bool move_to(const HubPlace&) { return false; }
     virtual void send(ByteView frame) = 0;  // `frame` is copied before send() returns
     virtual void close(std::uint16_t code, std::string_view reason) = 0;
 

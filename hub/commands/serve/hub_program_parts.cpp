@@ -291,7 +291,7 @@ Status HubProgram::join_fleet() {
         hub.package_sha256 = model_.package->manifest_sha256();
         hub.version = moex_version();
         hub.streams = load.requests;
-        hub.workers = load.active_workers;
+        hub.workers = load.workers;
         return hub;
     });
 }

@@ -6,6 +6,7 @@
 #include "hub/commands/serve/qr.h"
 #include "hub/engine/micro_batches.h"
 #include "hub/engine/own_layers.h"
+#include "hub/net/fleet/worker_moves.h"
 
 namespace moex {
 
@@ -96,6 +97,11 @@ SwarmOptions swarm_options_of(const ServeSettings& settings,
     // Check the join token. The HTTP upgrade of a worker's connection makes the same check, so that
     // a token is accepted in the URL and in HELLO alike.
     options.token_ok = [&registry](std::string_view token) { return registry.join_allowed(token); };
+    if (registry.is_shared())
+        options.fleet = [&registry] {
+            const auto fleet = registry.fleet();
+            return net::places_of(fleet->self, fleet->members);
+        };
     options.nonce_of = [&registry](WorkerId worker) {
         return registry.nonces().for_worker(worker);
     };

@@ -521,6 +521,14 @@ Status SwarmBackend::order(WorkerId worker, WorkerOrder order) {
     return done;
 }
 
+Status SwarmBackend::tell_hubs(WorkerId worker, const HubsChange& change) {
+    const std::lock_guard lock(state_->mutex);
+    std::vector<SwarmAction> actions;
+    Status told = state_->core.on_hubs(now_steady(), worker, change, actions);
+    state_->perform(actions);
+    return told;
+}
+
 TrustRecord SwarmBackend::trust_record(std::string_view worker_key) const {
     const std::lock_guard lock(state_->mutex);
     return state_->core.trust_record(worker_key);

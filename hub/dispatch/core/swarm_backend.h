@@ -68,6 +68,7 @@ class SwarmBackend : public ExpertBackend {
     void on_disconnect(WorkerId worker);
     void drain(Duration deadline);
     Status order(WorkerId worker, WorkerOrder order);
+    Status tell_hubs(WorkerId worker, const HubsChange& change);
     TrustRecord trust_record(std::string_view worker_key) const;
     void set_trust_record(std::string_view worker_key, const TrustRecord& record);
     SwarmCore& core();

@@ -86,6 +86,11 @@ class SwarmCore {
     //   worker has no key to ban.
     Status on_order(TimePoint now, WorkerId worker, WorkerOrder order,
                     std::vector<SwarmAction>& actions);
+    // Sends the worker HUBS: the other hubs of the fleet, or the request to join one. The worker
+    // drains by itself. Returns not_found if no such worker was welcomed, unsupported if it does
+    // not read HUBS.
+    Status on_hubs(TimePoint now, WorkerId worker, const HubsChange& change,
+                   std::vector<SwarmAction>& actions);
     // The record of a worker key's answers (answer_trust.h), for the hubs that the worker joins
     // later; a hub that it joins sets the record.
     TrustRecord trust_record(std::string_view worker_key) const;

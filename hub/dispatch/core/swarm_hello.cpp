@@ -139,6 +139,7 @@ void SwarmSessions::on_hello(EventContext& context, Worker& worker, ByteView fra
     const auto asked = arithmetic_asked(options_);
     std::vector<std::string> caps{"budget", "held", times_cap, power_cap, slots_cap, tiers_cap};
     if (options_.spans.on) caps.push_back(span_cap);
+    FleetPlaces fleet = options_.fleet ? options_.fleet() : FleetPlaces{};
 
     context.send(
         worker,
@@ -156,7 +157,9 @@ void SwarmSessions::on_hello(EventContext& context, Worker& worker, ByteView fra
                         .queue_depth = worker.queue_depth,
                         .caps = std::move(caps),
                         .arithmetic = asked,
-                        .nonce = options_.nonce_of ? options_.nonce_of(worker.id) : ""}));
+                        .nonce = options_.nonce_of ? options_.nonce_of(worker.id) : "",
+                        .hub = std::move(fleet.own),
+                        .hubs = std::move(fleet.others)}));
 
     welcome(context, worker);
 }
@@ -173,6 +176,7 @@ void SwarmSessions::take_hello(Worker& worker, const Hello& hello) {
     worker.lz4 = options_.lz4 && hello.lz4;
     worker.queue_depth = std::max(1u, options_.queue_depth);
     worker.reports_held = names(hello.caps, "held");
+    worker.reads_hubs = names(hello.caps, hubs_cap);
     swarm_.spans.on_hello(worker, hello);
     pool_.set_on_demand(worker, names(hello.caps, on_demand_cap));
     if (hello.device.slot_bytes > 0)

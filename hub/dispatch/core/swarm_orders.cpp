@@ -1,5 +1,5 @@
 // Orders of the operator for one worker: drain it without a gap in service, pin it (it keeps its
-// units), or ban it.
+// units), or ban it. Also news of the hubs that the worker may join.
 #include "hub/dispatch/core/swarm_core.h"
 #include "hub/dispatch/core/swarm_state.h"
 
@@ -36,6 +36,20 @@ Status SwarmCore::on_order(TimePoint now, WorkerId id, WorkerOrder order,
                                   CloseCode::policy);
             break;
     }
+    state.end_event(context);
+    return {};
+}
+
+Status SwarmCore::on_hubs(TimePoint now, WorkerId id, const HubsChange& change,
+                          std::vector<SwarmAction>& actions) {
+    SwarmState& state = *state_;
+    EventContext context{state, now, actions};
+    Worker* const worker = state.pool.find(id);
+    if (worker == nullptr || !worker->welcomed())
+        return Error{ErrorCode::not_found, text("no worker ", id, " is connected")};
+    if (!worker->reads_hubs)
+        return Error{ErrorCode::unsupported, text("worker ", id, " does not read HUBS")};
+    context.send(*worker, encode_hubs(change));
     state.end_event(context);
     return {};
 }

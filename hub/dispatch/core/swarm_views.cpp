@@ -11,6 +11,7 @@ WorkerView SwarmState::view_of(const Worker& worker) const {
     view.pairs_credited = worker.pairs_answered;
     view.drained = placement.is_drained(worker);
     view.pinned = placement.is_pinned(worker);
+    view.reads_hubs = worker.reads_hubs;
     if (view.state == WorkerState::active && reserve.is_on() && worker.worth.in_reserve())
         view.state = WorkerState::reserve;
     // A worker that is full of whole layers has no expert ready.

@@ -161,6 +161,7 @@ struct Worker : UnitHolder {
     // the worker holds more units than fit its memory, so it can make use of hints
     bool on_demand = false;
     std::uint32_t next_hint_id = 1;
+    bool reads_hubs = false;    // the worker reads HUBS, and moves to another hub
     bool reports_held = false;  // the worker's first READY lists the units that it already has
     WorkerArithmetic arithmetic = WorkerArithmetic::exact;  // arithmetic that the worker declared
     DeviceInfo device;

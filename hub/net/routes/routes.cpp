@@ -256,6 +256,23 @@ Checked<WorkerAdmission> Routes::admit_worker(const HttpRequest& request) const 
     return admission;
 }
 
+// Reads "?hub=ID", by which a balancer sends a worker to a hub of its fleet. If that hub is gone,
+// the worker may stay here: WELCOME names the hub where it is.
+Checked<void> Routes::check_wanted_hub(const HttpRequest& request) const {
+    constexpr std::string_view name = "hub=";
+    const std::string_view query(request.query);
+    if (!query.starts_with(name)) return {};
+    const std::string_view wanted = query.substr(name.size());
+    if (!is_hub_id(wanted))
+        return Refusal{400, "/worker?hub=ID names a hub by its eight hexadecimal digits",
+                       "invalid_value", "hub"};
+    const auto fleet = hub_.registry.fleet();
+    const std::string& own = fleet->self.hub_id;
+    if (!own.empty() && wanted != own)
+        log_info("fleet: a worker that wanted another hub is here", kv("wanted", wanted));
+    return {};
+}
+
 Checked<WorkerAdmission> Routes::judge_worker(const HttpRequest& request) const {
     if (!is_websocket_handshake(request))
         return Refusal{.status = 426,
@@ -268,6 +285,8 @@ Checked<WorkerAdmission> Routes::judge_worker(const HttpRequest& request) const 
         return refuse_for_now(503, hub_.draining ? "the hub stops" : "the hub is loading",
                               "unavailable", 2s);
 
+    if (const Checked<void> wanted = check_wanted_hub(request); !wanted.ok())
+        return wanted.refusal();
     const TimePoint now = now_steady();
     if (const Duration wait = hub_.rates.worker_connect(now, request.remote_address,
                                                         request.loopback);

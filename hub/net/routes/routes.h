@@ -102,6 +102,7 @@ class Routes {
 
   private:
     Checked<Admission> judge_head(const HttpRequest& head) const;
+    Checked<void> check_wanted_hub(const HttpRequest& request) const;
     Checked<WorkerAdmission> judge_worker(const HttpRequest& request) const;
     Checked<void> check_origin(const HttpRequest& request) const;
     Checked<void> check_method(const HttpRequest& request, const Route& route) const;

@@ -309,6 +309,23 @@ MetricsSnapshot metrics_snapshot(const HubContext& hub) {
     return snapshot;
 }
 
+// The hubs of the shared store, as of the last renewal of this hub's lease.
+json fleet_json(const FleetView& fleet) {
+    json hubs = json::array();
+    for (const Member& hub : fleet.members)
+        hubs.push_back({{"hub", hub.hub_id},
+                        {"is_this", hub.hub_id == fleet.self.hub_id},
+                        {"lives", hub.left_ms > 0},
+                        {"lease_ms", hub.left_ms},
+                        {"address", hub.address},
+                        {"model", hub.model},
+                        {"same_package", hub.package_sha256 == fleet.self.package_sha256},
+                        {"version", hub.version},
+                        {"streams", hub.streams},
+                        {"workers", hub.workers}});
+    return hubs;
+}
+
 json status_json(HubContext& hub, bool with_join_url) {
     const TimePoint now = now_steady();
     const SwarmCore& core = hub.swarm.load()->core();
@@ -323,6 +340,8 @@ json status_json(HubContext& hub, bool with_join_url) {
     out["tiers"] = tiers_json(hub.package->config(), core.tiers());
     out["engine"] = engine_json(hub);
     out["host"] = host_json(hub.host.read());
+    if (const auto fleet = hub.registry.fleet(); !fleet->members.empty())
+        out["fleet"] = fleet_json(*fleet);
     const std::uint64_t blob_bytes = hub.package->expert_blob_bytes();
     out["calls"] = calls_json(core.counters(), blob_bytes);
     if (hub.options.describe_shadow) out["shadow"] = hub.options.describe_shadow();

@@ -280,6 +280,11 @@ TEST_F(SharedStoreTest, AHubKeepsItsLeaseAndEntersAgainWhenItsRowIsGone) {
     wait_until([&] { return left_ms() > 0; });
     EXPECT_GT(must(other->membership()->watch())[0].fence, first);
 
+    const auto fleet = hub->fleet();
+    EXPECT_EQ(fleet->self.hub_id, "aaaaaaaa");
+    ASSERT_EQ(fleet->members.size(), 1u);
+    EXPECT_TRUE(other->fleet()->self.hub_id.empty()) << "it has not entered";
+
     // The hub tells which keys it uses, so that `key revoke` can wait for it.
     ASSERT_TRUE(other->make_key({.name = "ada"}).ok());
     EXPECT_TRUE(other->wait_until_seen(60s));

@@ -30,6 +30,13 @@ TEST(HubUrlTest, PathOfAJoinLinkIsTheHubsPath) {
     }
 }
 
+TEST(HubUrlTest, AHubOfAFleetIsNamedInTheTarget) {
+    HubUrl url = parse_hub_url("https://hub.example/moex").value();
+    EXPECT_EQ(url.worker_target(), "/moex/worker");
+    url.hub_id = "0a1b2c3d";
+    EXPECT_EQ(url.worker_target(), "/moex/worker?hub=0a1b2c3d");
+}
+
 TEST(HubUrlTest, AddressWithoutHostIsRefused) {
     for (const char* bad : {"", "hub.example", "ftp://hub.example", "ws://", "ws:///moex",
                             "ws://hub.example:80x/moex", "wss://:443"})

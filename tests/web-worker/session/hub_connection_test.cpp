@@ -33,6 +33,82 @@ TEST(HubConnectionTest, FirstReadyReportsKeptExpertsToAWaitingHub) {
     EXPECT_EQ(stage.fetches, 3);
 }
 
+const HubPlace other_hub{"bbbbbbbb", "https://b.example"};
+
+bool reads_hubs(Stage& stage) {
+    const auto hello = decode_hello(stage.next(FrameType::hello));
+    stage.give(stage.welcome_frame());
+    return std::ranges::count(hello->caps, hubs_cap) == 1;
+}
+
+// The weights stay on the GPU: the other hub learns of them with the first READY.
+TEST(HubConnectionTest, AWorkerMovesToAnotherHubWithItsExperts) {
+    Stage stage;
+    stage.hub_caps.push_back("held");
+    stage.hub_id = "aaaaaaaa";
+    stage.hubs = {other_hub};
+    stage.core->start();
+    EXPECT_TRUE(reads_hubs(stage));
+    EXPECT_TRUE(decode_units(stage.next(FrameType::ready), stage.limits)->empty());
+    stage.assign({1, 4});
+    EXPECT_EQ(stage.known_hub, "aaaaaaaa");
+    EXPECT_EQ(stage.other_hubs, std::vector{other_hub});
+
+    const HubPlace third{"cccccccc", "https://c.example"};
+    stage.give(encode_hubs({{third, other_hub}, false}));
+    EXPECT_EQ(stage.other_hubs, (std::vector{third, other_hub}));
+    EXPECT_EQ(stage.moves_to, HubPlace{}) << "news of hubs move no worker";
+    stage.give(encode_hubs({{other_hub}, true}));
+    EXPECT_EQ(stage.moves_to, other_hub);
+    EXPECT_TRUE(decode_drain(stage.next(FrameType::drain)).ok());
+    stage.expect_answer(5, 1);  // until the hub closes the connection
+    stage.hub_id = other_hub.id;
+    const double now_ms = stage.clock_ms;
+    stage.hang_up(1001, "it drained");
+    EXPECT_TRUE(reads_hubs(stage));
+    EXPECT_EQ(stage.clock_ms, now_ms) << "it joins at once";
+    EXPECT_EQ(*decode_units(stage.next(FrameType::ready), stage.limits),
+              (std::vector<Unit>{{0, 1}, {0, 4}}));
+    stage.assign({1, 4});
+    EXPECT_EQ(stage.fetches, 2);
+    stage.expect_answer(6, 4);
+}
+
+TEST(HubConnectionTest, AMoveThatEndsElsewhereIsTheLastOne) {
+    Stage stage;
+    stage.hub_id = "aaaaaaaa";
+    stage.serve({1});
+    stage.give(encode_hubs({{other_hub}, true}));
+    stage.hang_up(1001, "it drained");
+    EXPECT_TRUE(reads_hubs(stage)) << "it does not know yet where it is";
+    // The balancer has sent it back, since the other hub is gone.
+    stage.moves_to = {};
+    stage.give(encode_hubs({{other_hub}, true}));
+    EXPECT_EQ(stage.moves_to, HubPlace{});
+    stage.hang_up(1006, "");
+    EXPECT_FALSE(reads_hubs(stage));
+}
+
+TEST(HubConnectionTest, AHubThatDoesNotEndAMoveIsLeftAtItsDeadline) {
+    Stage stage;
+    stage.serve({1});
+    stage.give(encode_hubs({{other_hub}, true}));
+    stage.hub_id = other_hub.id;
+    stage.long_waits = true;
+    stage.run_until([&] { return !stage.connected; });
+    stage.long_waits = false;
+    EXPECT_TRUE(reads_hubs(stage));
+}
+
+TEST(HubConnectionTest, AMoveThatThePlatformCannotMakeChangesNothing) {
+    Stage stage;
+    stage.can_move = false;
+    stage.serve({1});
+    stage.give(encode_hubs({{other_hub}, true}));
+    stage.expect_answer(5, 1);
+    EXPECT_FALSE(stage.has_sent(FrameType::drain));
+}
+
 TEST(HubConnectionTest, AWorkerThatIsBackOnTheNetworkDoesNotWaitForItsNextTry) {
     Stage stage;
     stage.serve({1});

@@ -2,6 +2,7 @@
 // pin (it keeps its units), and ban (it is disconnected and may not return).
 #include <gtest/gtest.h>
 
+#include "protocol/json.h"
 #include "tests/sim/sim_swarm.h"
 
 namespace moex::sim {
@@ -127,6 +128,42 @@ TEST(OrdersTest, ABannedWorkerIsOutAndItsKeyWithIt) {
         EXPECT_EQ(swarm.closed_with(again), CloseCode::policy);
         EXPECT_TRUE(swarm.run_until_answered(swarm.submit()));
     }
+}
+
+// WELCOME names the hub and the others; a worker that reads HUBS may be asked to join one of them.
+TEST(OrdersTest, AWorkerThatReadsHubsIsAskedToMove) {
+    SimOptions with_fleet = options(1);
+    with_fleet.log = true;
+    const HubPlace other{"bbbbbbbb", "https://b.example"};
+    with_fleet.swarm.fleet = [&] { return FleetPlaces{"aaaaaaaa", {other}}; };
+    SimSwarm swarm(with_fleet);
+    const auto join = [&](bool reads) {
+        Hello hello;
+        hello.token = "sim-token";
+        hello.device.budget_bytes = 1 << 20;
+        if (reads) hello.caps.push_back(hubs_cap);
+        const WorkerId worker = swarm.connect(false);
+        swarm.say(worker, encode_hello(hello));
+        return worker;
+    };
+    std::vector<SwarmAction> actions;
+    const WorkerId reads = join(true), older = join(false);
+    const Bytes frame = swarm.frames_to(reads).at(0);
+    const Json welcome = Json::parse(as_text_view(ByteView(frame).subspan(frame_header_bytes)));
+    EXPECT_EQ(welcome["hub"], "aaaaaaaa");
+    EXPECT_EQ(welcome["hubs"][0]["id"], other.id);
+    EXPECT_EQ(welcome["hubs"][0]["address"], other.address);
+    EXPECT_TRUE(view(swarm, reads).reads_hubs);
+    EXPECT_FALSE(view(swarm, older).reads_hubs);
+
+    SwarmCore& core = swarm.core();
+    ASSERT_TRUE(core.on_hubs(swarm.now(), reads, {{other}, true}, actions).ok());
+    ASSERT_EQ(actions.size(), 1u);
+    const auto& sent = std::get<SendFrame>(actions[0]);
+    EXPECT_EQ(sent.worker, reads);
+    EXPECT_EQ(decode_hubs(sent.frame.head()).value(), (HubsChange{{other}, true}));
+    EXPECT_EQ(core.on_hubs(swarm.now(), older, {}, actions).error().code, ErrorCode::unsupported);
+    EXPECT_EQ(core.on_hubs(swarm.now(), 999, {}, actions).error().code, ErrorCode::not_found);
 }
 
 TEST(OrdersTest, OrderForAnUnknownOrKeylessWorkerIsRefused) {

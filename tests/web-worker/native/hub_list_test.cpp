@@ -1,0 +1,86 @@
+// Tests which hub of a fleet a native worker joins next.
+#include "web-worker/native/hub_list.h"
+
+#include <gtest/gtest.h>
+
+namespace moex::native {
+namespace {
+
+HubList list_of(std::initializer_list<const char*> urls) {
+    std::vector<HubUrl> given;
+    for (const char* url : urls) given.push_back(parse_hub_url(url).value());
+    return HubList(std::move(given));
+}
+std::string next(const HubList& hubs) {
+    return hubs.current().authority() + hubs.current().worker_target();
+}
+
+constexpr bool was_open = true, was_not_open = false, stops = true, breaks = false;
+
+TEST(HubListTest, AHubThatCannotBeReachedComesLast) {
+    HubList hubs = list_of({"ws://a:1", "ws://b:1", "ws://c:1"});
+    EXPECT_EQ(next(hubs), "a:1/worker");
+    hubs.ended(was_not_open, breaks);
+    EXPECT_EQ(next(hubs), "b:1/worker");
+    hubs.ended(was_not_open, breaks);
+    hubs.ended(was_not_open, breaks);
+    EXPECT_EQ(next(hubs), "a:1/worker");
+}
+
+TEST(HubListTest, ABrokenConnectionIsTriedOnceMoreAtTheSameHub) {
+    HubList hubs = list_of({"ws://a:1", "ws://b:1"});
+    hubs.welcomed("aaaaaaaa", {});
+    hubs.ended(was_open, breaks);
+    EXPECT_EQ(next(hubs), "a:1/worker?hub=aaaaaaaa");
+    hubs.ended(was_not_open, breaks);
+    EXPECT_EQ(next(hubs), "b:1/worker");
+}
+
+TEST(HubListTest, AHubThatStopsIsLeftAtOnce) {
+    HubList hubs = list_of({"ws://a:1"});
+    EXPECT_FALSE(hubs.has_others());
+    hubs.ended(was_open, stops);
+    EXPECT_EQ(next(hubs), "a:1/worker") << "there is no other";
+
+    hubs.welcomed("aaaaaaaa", {{"bbbbbbbb", "http://b:2/moex"}, {"cccccccc", "http://c:3"}});
+    EXPECT_EQ(next(hubs), "a:1/worker?hub=aaaaaaaa");
+    hubs.ended(was_open, stops);
+    EXPECT_EQ(next(hubs), "b:2/moex/worker?hub=bbbbbbbb");
+    hubs.ended(was_not_open, breaks);
+    EXPECT_EQ(next(hubs), "c:3/worker?hub=cccccccc");
+    hubs.ended(was_not_open, breaks);
+    EXPECT_EQ(next(hubs), "a:1/worker") << "what the operator named stays known";
+}
+
+TEST(HubListTest, HubsOfOneOriginDifferByTheirIds) {
+    HubList hubs = list_of({"wss://hub.example"});
+    hubs.welcomed("aaaaaaaa", {{"bbbbbbbb", "https://hub.example"}});
+    hubs.ended(was_open, stops);
+    EXPECT_EQ(next(hubs), "hub.example:443/worker?hub=bbbbbbbb");
+    hubs.ended(was_not_open, breaks);
+    EXPECT_EQ(next(hubs), "hub.example:443/worker") << "any hub that the balancer chooses";
+}
+
+TEST(HubListTest, AMoveGoesToTheNamedHubAndBackIfItIsNotThere) {
+    HubList hubs = list_of({"ws://a:1"});
+    hubs.welcomed("aaaaaaaa", {{"bbbbbbbb", "http://b:2"}});
+    EXPECT_TRUE(hubs.move_to({"cccccccc", "http://c:3"}));
+    EXPECT_EQ(next(hubs), "c:3/worker?hub=cccccccc");
+    hubs.ended(was_not_open, breaks);
+    EXPECT_EQ(next(hubs), "a:1/worker?hub=aaaaaaaa");
+    EXPECT_TRUE(hubs.move_to({"bbbbbbbb", "http://b:2"}));
+    EXPECT_EQ(next(hubs), "b:2/worker?hub=bbbbbbbb");
+}
+
+TEST(HubListTest, AnAddressThatIsUnreadOrInTheClearIsLeftOut) {
+    HubList hubs = list_of({"wss://a:1"});
+    hubs.welcomed("aaaaaaaa", {{"bbbbbbbb", "http://b:2"}, {"cccccccc", "nowhere"}});
+    hubs.ended(was_open, stops);
+    EXPECT_EQ(next(hubs), "a:1/worker");
+    EXPECT_FALSE(hubs.move_to({"bbbbbbbb", "http://b:2"}));
+    EXPECT_FALSE(hubs.move_to({"cccccccc", ""}));
+    EXPECT_TRUE(hubs.move_to({"dddddddd", "https://d:4"}));
+}
+
+}  // namespace
+}  // namespace moex::native

@@ -1,0 +1,41 @@
+// The hubs that a native worker may join: those that its operator named, and those of the fleet
+// that the newest WELCOME lists. It chooses the hub of each connection. A hub whose connection
+// breaks is tried once more, since its worker's place there is kept for a while; a hub that stops
+// or cannot be reached comes last from then on. Owner: the worker's event loop.
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+#include "protocol/messages.h"
+#include "web-worker/native/hub_url.h"
+
+namespace moex::native {
+
+class HubList {
+  public:
+    // `given` has at least one hub; the first one is tried first.
+    explicit HubList(std::vector<HubUrl> given);
+
+    // The hub to connect to now.
+    const HubUrl& current() const { return tries_.front(); }
+    bool has_others() const { return tries_.size() > 1; }
+
+    // Takes the hubs of a WELCOME of the current hub: its id, and the others, the best first. An
+    // address that cannot be read is left out, and so is one without TLS if the current hub has
+    // TLS: the token is not sent in the clear because a hub says so.
+    void welcomed(std::string_view id, const std::vector<HubPlace>& others);
+    // The next connection goes to `hub`. Returns false if its address is left out as above.
+    bool move_to(const HubPlace& hub);
+    // The connection to the current hub has ended: `is_open` if there was one, `is_stopping` if the
+    // hub said that it stops.
+    void ended(bool is_open, bool is_stopping);
+
+  private:
+    std::optional<HubUrl> url_of(const HubPlace& hub) const;
+
+    const std::vector<HubUrl> given_;
+    std::vector<HubUrl> tries_;  // in this order; never empty
+};
+
+}  // namespace moex::native
