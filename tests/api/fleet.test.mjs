@@ -66,6 +66,39 @@ story('a key, its end and its use hold at both hubs', async ({ folder, store, co
   assert.ok((await hubsOf(store)).every((hub) => !hub.lives), 'hubs that stopped are not listed as alive');
 });
 
+story('each hub shows all hubs, and that the store is away', async ({ folder, store }) => {
+  const one = await serveWith(store, `${folder}/one`), two = await serveWith(store, `${folder}/two`);
+  let stopped = false;
+  try {
+    const headers = { authorization: `Bearer ${adminKeyOf(one, two)}` };
+    const get = (hub, path) => fetch(`${hub.url}${path}`, { headers });
+    const fleetAt = async (hub) => (await (await get(hub, '/api/status')).json()).fleet;
+    const metric = async (hub, name) => {
+      const text = await (await get(hub, '/metrics')).text();
+      return Number(text.split('\n').find((line) => line.startsWith(`${name} `)).split(' ')[1]);
+    };
+    for (const hub of [one, two]) {
+      await until(async () => (await fleetAt(hub)).filter(({ lives }) => lives).length === 2);
+      const shown = await fleetAt(hub);
+      assert.deepEqual(shown.filter(({ is_this }) => is_this).map(({ address }) => address), [hub.url]);
+      assert.deepEqual(shown.map(({ address }) => address).sort(), [one.url, two.url].sort());
+      assert.ok(shown.every(({ same_package }) => same_package));
+      assert.equal(await metric(hub, 'moex_fleet_hubs{state="living"}'), 2);
+      assert.equal(await metric(hub, 'moex_store_away'), 0);
+    }
+    assert.equal(await two.stop(), 0, two.stderr());
+    stopped = true;
+    await until(async () => await metric(one, 'moex_fleet_hubs{state="gone"}') === 1);
+    assert.deepEqual((await fleetAt(one)).filter(({ lives }) => lives).map(({ address }) => address), [one.url]);
+
+    await store.stop();
+    await until(async () => await metric(one, 'moex_store_away') === 1);
+    assert.equal((await fleetAt(one)).length, 2, 'as they were seen last');
+    await store.start();
+    await until(async () => await metric(one, 'moex_store_away') === 0);
+  } finally { for (const hub of stopped ? [one] : [one, two]) assert.equal(await hub.stop(), 0, hub.stderr()); }
+});
+
 story('a killed hub loses its last second at most, and comes back as itself', async ({ folder, store, context }) => {
   // Each hub has a key of its own: so what the hub that lives has yet to write is never taken for the other's.
   const [ada, bob] = [await makeKey(store, 'ada'), await makeKey(store, 'bob')];

@@ -268,6 +268,23 @@ void add_host(Families& out, const HostState& host) {
               host.state_writes_fail ? 1 : 0);
 }
 
+// What this hub knows of the hubs of its store; zeros for a hub that is alone.
+void add_fleet(Families& out, const FleetView& fleet, bool store_is_away) {
+    double living = 0, gone = 0, streams = 0, workers = 0;
+    for (const Member& hub : fleet.members) {
+        (hub.left_ms > 0 ? living : gone) += 1;
+        if (hub.left_ms <= 0) continue;
+        streams += number(hub.streams);
+        workers += number(hub.workers);
+    }
+    out.gauges("moex_fleet_hubs", "Hubs of the shared store, by their leases.",
+               {labelled("state", "living", living), labelled("state", "gone", gone)});
+    out.gauge("moex_fleet_streams", "Answers that run at the living hubs.", streams);
+    out.gauge("moex_fleet_workers", "Workers of the living hubs.", workers);
+    out.gauge("moex_store_away", "1 while the shared store does not answer, or was wiped.",
+              store_is_away ? 1 : 0);
+}
+
 const char* event_name(WorkerEvent::Kind kind) {
     switch (kind) {
         case WorkerEvent::Kind::joined: return "joined";
@@ -377,6 +394,7 @@ std::string Metrics::text(const MetricsSnapshot& snapshot) const {
     add_wire(out, snapshot.swarm);
     add_experts(out, snapshot.coverage, snapshot.replicas);
     add_host(out, snapshot.host);
+    add_fleet(out, snapshot.fleet ? *snapshot.fleet : FleetView{}, snapshot.store_is_away);
     out.counter("moex_requests_refused_total",
                 "Requests refused by the gate, access rules or rate limits.",
                 snapshot.requests_refused);

@@ -9,6 +9,7 @@
 #include "hub/dispatch/core/swarm_core.h"
 #include "hub/engine/engine.h"
 #include "hub/net/health/host_state.h"
+#include "hub/registry/membership.h"
 
 namespace moex::net {
 
@@ -20,6 +21,8 @@ struct MetricsSnapshot {
     std::vector<std::uint16_t> replicas;  // by MoE unit
     std::uint64_t requests_refused = 0;
     HostState host;
+    std::shared_ptr<const FleetView> fleet;  // null: none
+    bool store_is_away = false;
     double uptime_s = 0;
 };
 

@@ -305,6 +305,8 @@ MetricsSnapshot metrics_snapshot(const HubContext& hub) {
     }
     snapshot.requests_refused = hub.requests_refused;
     snapshot.host = hub.host.read();
+    snapshot.fleet = hub.registry.fleet();
+    snapshot.store_is_away = hub.registry.store_is_away();
     snapshot.uptime_s = std::chrono::duration<double>(now_steady() - hub.started).count();
     return snapshot;
 }
