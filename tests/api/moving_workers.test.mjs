@@ -60,6 +60,7 @@ const ofTwoHubs = (story) => inFolder(async (folder) => {
   const start = async (i) => {
     hubs[i] = await startHub(['--state', `${folder}/hub${i}`, '--listen', `127.0.0.1:${ports[i]}`, '--store', store.url,
       '--threads', '1', '--deterministic', '--kv-disk-mb', '0', '--access-log', log(i)]);
+    await hubs[i].logged('this hub has entered');
   };
   const stop = async (i) => { assert.equal(await hubs[i].stop(), 0, hubs[i].stderr()); };
   try {
