@@ -121,9 +121,9 @@ void add_options(CLI::App& app, Arguments& to) {
         ->capture_default_str()
         ->check(CLI::Range(0.05, 100.0));
     app.add_option("--only", to.only,
-                   "with --tokens: one goal, R1 to R9, or R4-always, R4-rare, R4-sleepers (10,000 "
-                   "tokens each), "
-                   "or R4-honest, R4-stalls (320 worker-days each); "
+                   "with --tokens: one goal, R1 to R9, R1-spans, R2-spans, R4-spans, R6-spans, or "
+                   "R4-always, R4-rare, R4-sleepers (10,000 tokens each), or R4-honest, "
+                   "R4-stalls (320 worker-days each); "
                    "with --sweep: the name of a kind of swarm");
 }
 

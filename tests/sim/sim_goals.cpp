@@ -4,6 +4,7 @@
 #include <functional>
 
 #include "tests/sim/sim_goals_lies.h"
+#include "tests/sim/sim_goals_spans.h"
 
 namespace moex::sim {
 namespace {
@@ -261,6 +262,10 @@ std::vector<Goal> measure_goals(const GoalOptions& goal) {
              return liars(to, "R4 30 % lie after 20 answers", {.honest_first = 20}, scaled(to, 30),
                           1, 0);
          }},
+        {"R1-spans", spans_tail},
+        {"R2-spans", spans_half_killed},
+        {"R4-spans", spans_liars},
+        {"R6-spans", spans_all_fail},
         {"R5", slow_one},
         {"R6", all_errors},
         {"R7", slower_line},

@@ -85,6 +85,16 @@ TEST(SimGoalsTest, FalseRowsAreCounted) {
     }
 }
 
+// Simulated time does not depend on this machine, so that the goals of spans hold here, too.
+TEST(SimSpansTest, GoalsHold) {
+    for (std::uint64_t seed = 1; seed <= 6; ++seed)
+        for (const char* name : {"R1-spans", "R2-spans", "R4-spans", "R6-spans"})
+            for (const Goal& goal : measure_goals({.seed = seed, .effort = 0.5, .only = name})) {
+                EXPECT_TRUE(goal.holds) << seed << ", " << goal.name << ": " << goal.measured;
+                EXPECT_TRUE(goal.violations.empty()) << goal.name << ": " << goal.violations[0];
+            }
+}
+
 TEST(SimGoalsTest, HonestWorkersAreNotAccused) {
     const std::vector<Goal> goals = measure_goals(
         {.seed = 5, .effort = 0.0005, .only = "R4-honest"});

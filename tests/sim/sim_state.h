@@ -15,6 +15,7 @@
 #include <tuple>
 
 #include "hub/dispatch/core/swarm_core.h"
+#include "tests/sim/sim_span_holder.h"
 #include "tests/sim/sim_types.h"
 #include "tests/sim/unit_ledger.h"
 
@@ -62,6 +63,7 @@ struct SimState {
         std::optional<CloseCode> closed;
         std::optional<TimePoint> ejected_at;
         std::uint64_t frame_limit = unauthenticated_frame_bytes_max;
+        SimSpanHolder spans;
     };
     struct Event {
         TimePoint at;
@@ -171,6 +173,8 @@ struct SimState {
     std::optional<TimePoint> time_of_others(const SimWorker& worker, std::span<const Unit> units,
                                             std::uint32_t num_pairs);
     Lie next_lie(SimWorker& worker);
+    // Handles a frame about spans. Returns false if the frame is damaged.
+    bool reads_span_frame(SimWorker& worker, FrameType type, const Bytes& frame);
     Bytes compute(SimWorker& worker, const Bytes& frame);
     Bytes compute_single(SimWorker& worker, const Bytes& frame);
     void say(SimWorker& worker, Lie lie, std::vector<float>& y);

@@ -70,6 +70,14 @@ void SimState::say_hello(WorkerId id) {
     hello.caps.push_back(x_int8_cap);
     if (options.reports_held) hello.caps.push_back("held");
     if (worker.profile.slots > 0) hello.caps.push_back(on_demand_cap);
+    if (worker.profile.span_layers > 0) {
+        // The hub plans with four fifths of what a worker reports.
+        hello.caps.push_back(span_cap);
+        hello.span_bytes = worker.profile.span_layers * 5 / 4 *
+                               (limits.num_experts * options.blob_bytes + sim_layer_bytes) +
+                           sim_layer_bytes;
+        hello.span_kv_bytes = 1ull << 30;
+    }
     hub_reads(id, encode_hello(hello));
 }
 
@@ -195,6 +203,13 @@ void SimSwarm::take_at_most(WorkerId worker, std::uint32_t num_pairs) {
     state_->workers.at(worker).pairs_max = num_pairs;
 }
 void SimSwarm::overflow_f16(WorkerId worker) { state_->workers.at(worker).overflows_f16 = true; }
+void SimSwarm::lie_in_spans(WorkerId worker, SpanLie lie, double share) {
+    state_->workers.at(worker).spans.lie = lie;
+    state_->workers.at(worker).spans.lie_share = share;
+}
+void SimSwarm::fail_spans(WorkerId worker, bool fails) {
+    state_->workers.at(worker).spans.fails = fails;
+}
 void SimSwarm::lie(WorkerId worker, Lie lie) { state_->workers.at(worker).profile.lie = lie; }
 void SimSwarm::answer_busy(WorkerId worker, std::uint32_t retry_ms) {
     state_->workers.at(worker).busy_ms = retry_ms;

@@ -18,6 +18,7 @@
 namespace moex::sim {
 
 struct SimState;
+enum class SpanLie : std::uint8_t;
 
 // Runs the dispatch core against simulated workers and checks its invariants.
 class SimSwarm {
@@ -87,6 +88,12 @@ class SimSwarm {
     // Runs until every worker has units and all assigned units are ready, or until `limit` has
     // passed. Returns true if all units are ready.
     bool run_until_ready(Duration limit = 60s);
+
+    // Makes the worker lie about a share of the layers that it computes, or answer that it failed.
+    void lie_in_spans(WorkerId worker, SpanLie lie, double share = 1);
+    void fail_spans(WorkerId worker, bool fails = true);
+    // For the other parts of the simulator.
+    SimState& state() { return *state_; }
 
     // ---- The following functions return what happened in the simulation.
     SwarmCore& core();

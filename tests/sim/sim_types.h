@@ -51,6 +51,9 @@ struct WorkerProfile {
     // each takes the time `load`.
     std::uint32_t slots = 0;
     Duration load = 5ms;
+    // Layers that fit into its memory whole; 0: the worker cannot compute layers whole.
+    std::uint32_t span_layers = 0;
+    Duration layer_compute = 1ms;  // time of a whole layer
     Lie lie = Lie::none;
     double lie_share = 1;            // share of the worker's answers that are false
     std::uint64_t honest_first = 0;  // number of right answers before the first lie (a sleeper)

@@ -122,6 +122,13 @@ void SimState::worker_reads(WorkerId id, Bytes frame) {
             bring(worker, units, false);
             break;
         }
+        case FrameType::span_assign:
+        case FrameType::span_release:
+        case FrameType::span_step:
+        case FrameType::span_kv:
+        case FrameType::span_end:
+            if (!reads_span_frame(worker, header->type, frame)) return leave(id);
+            break;
         case FrameType::group_dispatch:
         case FrameType::dispatch: begin_group(worker, *header, std::move(frame)); break;
         default: break;

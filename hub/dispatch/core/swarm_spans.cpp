@@ -17,7 +17,9 @@ constexpr std::size_t steps_max = 512;
 
 }  // namespace
 
-SwarmSpans::SwarmSpans(SwarmState& swarm) : SwarmPart(swarm) {}
+SwarmSpans::SwarmSpans(SwarmState& swarm)
+    : SwarmPart(swarm),
+      board_(options_.spans.board ? options_.spans.board : std::make_shared<SpanBoard>()) {}
 
 void SwarmSpans::on_hello(Worker& worker, const Hello& hello) {
     const auto lists = [&](const char* cap) {

@@ -30,6 +30,7 @@ struct ReadySpan {
 
 class SpanBoard {
   public:
+    virtual ~SpanBoard() = default;
     // ---- called on the strand
     void add(const ReadySpan& span);
     // Removes a span. Its steps in flight fail.
@@ -54,7 +55,8 @@ class SpanBoard {
         std::uint64_t bytes = 0;  // of its frame
     };
     // Waits for the answer of a step. Returns nullopt at the deadline, or when `stop` is requested.
-    std::optional<Answer> wait(std::uint32_t step, TimePoint deadline, const std::stop_token& stop);
+    virtual std::optional<Answer> wait(std::uint32_t step, TimePoint deadline,
+                                       const std::stop_token& stop);
     // Takes the answer of a step if it has arrived.
     std::optional<Answer> poll(std::uint32_t step);
     void forget(std::uint32_t step);

@@ -174,7 +174,7 @@ bool SpanClient::bring(Span& span, const SpanBatch& batch, std::uint64_t bytes_l
 
 // Decides where a step computes the layers of a span.
 SpanUse SpanClient::use_of(Span& span, const SpanBatch& batch) {
-    const TimePoint now = now_steady();
+    const TimePoint now = options_.now();
     if (!batch.may_leave || span.trust.has_lied() || now < span.suspended_until ||
         !span.sequences.has_room(batch.sequences))
         return SpanUse::here;
@@ -212,7 +212,7 @@ bool SpanClient::checks_with_weights(const Span& span, std::uint32_t num_rows) {
 // answer of a holder that has one is used.
 void SpanClient::stand_by(Span& span, const SpanBatch& batch, const PlannedSpan& first) {
     span.standby = true;
-    if (!batch.may_leave || span.trust.has_lied() || now_steady() < span.suspended_until ||
+    if (!batch.may_leave || span.trust.has_lied() || options_.now() < span.suspended_until ||
         !span.sequences.has_room(batch.sequences))
         return;
     const bool is_beside_hub = first.use == SpanUse::check,
@@ -238,11 +238,11 @@ std::vector<PlannedSpan> SpanClient::plan(const SpanBatch& batch) {
     // one that answers, then the one with the better record, then the one that is used at present.
     std::vector<Span*> order;
     for (auto& [id, span] : spans_) order.push_back(&span);
-    std::stable_sort(order.begin(), order.end(), [](const Span* a, const Span* b) {
-        const auto rank = [](const Span* one) {
-            return std::tuple(one->span.num_layers(), !one->is_silent,
-                              now_steady() >= one->suspended_until, one->trust.is_proven(),
-                              !one->standby);
+    const TimePoint now = options_.now();
+    std::stable_sort(order.begin(), order.end(), [now](const Span* a, const Span* b) {
+        const auto rank = [now](const Span* one) {
+            return std::tuple(one->span.num_layers(), !one->is_silent, now >= one->suspended_until,
+                              one->trust.is_proven(), !one->standby);
         };
         return rank(a) > rank(b);
     });
@@ -303,7 +303,7 @@ std::unique_ptr<SpanRound> SpanClient::submit_again(const PlannedSpan& planned,
                                     span.span.first_layer == planned.first_layer &&
                                     span.span.end_layer == planned.end_layer;
         if (!holds_the_same || span.is_silent || !span.trust.is_proven() || span.trust.has_lied() ||
-            now_steady() < span.suspended_until || !span.sequences.has_room(batch.sequences) ||
+            options_.now() < span.suspended_until || !span.sequences.has_room(batch.sequences) ||
             !bring(span, batch, options_.kv_bytes_at_once))
             continue;
         return std::make_unique<Round>(*this, std::vector{send(span, batch.sequences, x)},
@@ -318,7 +318,7 @@ SpanClient::Sent SpanClient::send(Span& span, std::span<const SpanSequence> sequ
     Sent sent{.span = span.span.id,
               .num_layers = span.span.num_layers(),
               .sequences = {sequences.begin(), sequences.end()},
-              .at = now_steady()};
+              .at = options_.now()};
     std::uint64_t step_bytes = 0;
     // Cut the rows into frames.
     std::vector<SpanSequence> left(sequences.begin(), sequences.end());
@@ -364,7 +364,7 @@ void SpanClient::suspend(std::uint32_t id) {
     Span* const span = find(id);
     if (span == nullptr) return;
     span->is_silent = true;
-    span->suspended_until = now_steady() + span->suspended_for;
+    span->suspended_until = options_.now() + span->suspended_for;
     span->suspended_for = std::min(2 * span->suspended_for, suspended_max);
     span->trust.on_failure();
 }
@@ -510,7 +510,7 @@ bool SpanClient::settle(Check& check) {
     while (check.answers.size() < check.sent.steps.size()) {
         auto answer = board_->poll(check.sent.steps[check.answers.size()]);
         if (!answer) {
-            const bool is_late = now_steady() > check.sent.at + check_within;
+            const bool is_late = options_.now() > check.sent.at + check_within;
             if (is_late) suspend(check.sent.span);
             return is_late || find(check.sent.span) == nullptr;
         }

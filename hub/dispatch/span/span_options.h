@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 
 #include "hub/base/clock.h"
@@ -10,6 +11,8 @@
 #include "protocol/span_messages.h"
 
 namespace moex {
+
+class SpanBoard;
 
 struct SpanOptions {
     bool on = false;
@@ -45,6 +48,10 @@ struct SpanOptions {
     // which gets them once it lacks `standby_rows` rows of a sequence.
     std::uint64_t kv_bytes_at_once = 8u << 20, standby_bytes_at_once = 1u << 20;
     std::uint32_t standby_rows = 16;
+    // The clock of the engine's side, and what it shares with the strand; null: the strand makes
+    // it. A simulation has its own.
+    std::function<TimePoint()> now = now_steady;
+    std::shared_ptr<SpanBoard> board;
 };
 
 }  // namespace moex

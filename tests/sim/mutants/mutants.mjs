@@ -307,6 +307,31 @@ export const mutants = [
     file: 'core/swarm_spans.cpp', what: 'all workers get the first layers',
     from: 'while (end < fit && holders[end] == 0) ++end;', to: 'while (end < fit) ++end;',
   },
+  // ---- spans, as the simulated swarm runs them (SimSpansTest)
+  {
+    file: 'span/span_client.cpp', what: 'a holder that fails is asked again after a second each time',
+    from: 'span->suspended_for = std::min(2 * span->suspended_for, suspended_max);', to: ';',
+  },
+  {
+    file: 'span/span_client.cpp', what: 'a holder that refuses a step is asked again at once',
+    from: 'if (one.verdict != SpanVerdict::unknown_sequence) suspend(sent.span);', to: ';',
+  },
+  {
+    file: 'span/span_client.cpp', what: 'a stalled holder is waited for as long as a lost check',
+    from: 'std::clamp(4 * sent.expected, options_.late_min, options_.late_max)', to: 'Duration(check_within)',
+  },
+  {
+    file: 'core/swarm_spans.cpp', what: 'the spans of a worker that left stay assigned',
+    from: 'if (held->second.worker == worker) drop(held->first);', to: ';',
+  },
+  {
+    file: 'core/swarm_spans.cpp', what: 'a liar gets other layers',
+    from: '    rooms_.erase(liar);\n', to: '',
+  },
+  {
+    file: 'core/swarm_spans.cpp', what: 'a worker is given layers that another one holds, where some have none',
+    from: 'if (best.first < best.second) return best;', to: ';',
+  },
   {
     file: 'core/swarm_checks.cpp', what: 'a worker that lies about layers may join again',
     from: 'if (options_.checks.on) trust_.ban(worker.trust_key, context.now);', to: ';',

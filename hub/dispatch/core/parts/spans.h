@@ -74,7 +74,7 @@ class SwarmSpans : public SwarmPart {
     bool all_experts_are_ready() const;
     void drop(std::uint32_t span);
 
-    const std::shared_ptr<SpanBoard> board_ = std::make_shared<SpanBoard>();
+    const std::shared_ptr<SpanBoard> board_;
     std::map<std::uint32_t, Held> held_;  // by span
     std::map<WorkerId, Room> rooms_;
     std::set<std::string> liars_;  // worker keys
