@@ -167,6 +167,46 @@ test('a client resumes a dead hub\'s stream at another hub, and no table has its
     } finally { await fleet.end(); }
   }));
 
+// The number of connections of this machine to a port, the other side of each not counted.
+const connectionsTo = (port) => readFileSync('/proc/net/tcp', 'utf8').split('\n').slice(1)
+  .map((line) => line.trim().split(/\s+/))
+  .filter(([, , remote, state]) => state === '01' && parseInt(remote?.split(':')[1], 16) === port).length;
+
+test('a client resumes while the hub of its stream dies', how, () => inFolder(async (folder) => {
+  const fleet = await startFleet(folder, 2);
+  try {
+    const body = question(8, 400), [dying, other] = fleet.hubs, port = Number(new URL(dying.url).port);
+    const alone = await stream(`${other.url}/v1/chat/completions`, { body });
+    let rest = null;
+    const first = await stream(`${dying.url}/v1/chat/completions`, {
+      body,
+      onEvent: (out) => {
+        if (rest || out.events < 100) return;
+        // The stopped hub takes the other hub's connection, and dies with it.
+        dying.signal('SIGSTOP');
+        const before = connectionsTo(port), last = out.ids.at(-1);
+        rest = stream(`${other.url}/v1/streams/${out.headers['x-moex-stream']}`,
+          { method: 'GET', headers: { 'last-event-id': String(last) } }).then((one) => ({ ...one, last }));
+        const limit = Date.now() + 60_000;
+        const kill = () => {
+          if (connectionsTo(port) > before || Date.now() > limit) dying.signal('SIGKILL');
+          else setImmediate(kill);
+        };
+        kill();
+      },
+    });
+    assert.ok(!first.whole, 'a client straight at the killed hub sees its line break');
+    const { status, whole, ids, text, error, last } = await rest;
+    assert.equal(status, 200, JSON.stringify(error));
+    assert.ok(whole, JSON.stringify(error));
+    assert.equal(ids[0], last + 1);
+    assert.ok(alone.text.endsWith(text) && text.length > 0);
+  } finally {
+    fleet.hubs[0].signal('SIGCONT');
+    await fleet.end();
+  }
+}));
+
 const hangs = 'a hub that hangs loses its streams with its lease, and stays fenced';
 test(hangs, how, (context) => inFolder(async (folder) => {
   const fleet = await startFleet(folder, 2);

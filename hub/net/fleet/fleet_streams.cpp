@@ -67,7 +67,10 @@ class FleetStreams::Passage : public std::enable_shared_from_this<Passage> {
     void on_end(ClientLine::End end) {
         const auto responder = std::move(responder_);
         if (!responder) return;
-        if (end == ClientLine::End::refused) return on_gone_();
+        // A hub that is just killed takes the connection and ends it without a word. Should it live
+        // after all, its journal tells it that the stream was taken.
+        const bool is_dying = end == ClientLine::End::cut && !head_;
+        if (end == ClientLine::End::refused || is_dying) return on_gone_();
         if (end != ClientLine::End::whole) {
             if (!head_)
                 responder->refuse(
