@@ -10,7 +10,8 @@ import {
 import { say } from "./words/shared.js";
 
 const channel_name = "moex-forget";
-const folders = ["moex-models", pages_name];      // file folders: experts and the model of "this device", its pages
+// file folders: experts and the model of "this device", its pages, and those that left the GPU (evicted_pages.js)
+const folders = ["moex-models", pages_name, "moex-evicted"];
 const sessions_name = "moex-sessions";            // the registry of service_worker.js, which names those pages
 const databases = ["moex-chat", "moex-identity", pages_name, sessions_name];
 const told_as = "moex-forgotten";

@@ -87,6 +87,15 @@ var MoexBridge = {
     Module['mx'].pageRead(HEAPU8.slice(page, page + size));
   },
 
+  mx_write_evicted: function(page, bytes, size, layers) {
+    bytes = bytes >>> 0;
+    Module['mx'].writeEvicted(page, HEAPU8.slice(bytes, bytes + size), layers);
+  },
+  mx_read_evicted: function(layer, pages, count, size) {
+    pages = (pages >>> 0) / 4;
+    Module['mx'].readEvicted(layer, Array.from(HEAPU32.subarray(pages, pages + count)), size);
+  },
+
   // ---- The following functions return time and report status.
   mx_now_ms: function() { return performance.now(); },
   mx_random: function() { return Math.random(); },

@@ -9,6 +9,7 @@
 // ones are still on their way. A question may be asked from {opened} on.
 import createModule from "./moex-local.js";
 import { Arrivals } from "./arrivals.js";
+import { EvictedPages } from "./evicted_pages.js";
 import { StoreError } from "./file_store.js";
 import { gpuProblem } from "./gpu.js";
 import { HandOff } from "./hand_off.js";
@@ -72,6 +73,7 @@ export class LocalModel {
     this.has_ended = false;
     this.host = new Host();
     this.store = null;
+    this.evicted = new EvictedPages();
     this.listed = null;         // the hub's list of the model's files (/api/package)
     this.onOpened = () => {};   // called when the model is open
     this.is_fetching = false;   // files are being downloaded
@@ -109,10 +111,23 @@ export class LocalModel {
       findPages: (tokens, first_page) => { this.pages.find(tokens, first_page); },
       keepPages: (turn, tokens) => this.pages.keep(turn, tokens),
       pageRead: (bytes) => this.pages.given(bytes),
+      writeEvicted: (page, bytes, num_layers) => {
+        this.answerEvicted(this.evicted.write(page, bytes, num_layers).then(() => new Uint8Array(1)));
+      },
+      readEvicted: (layer, pages, size) => this.answerEvicted(this.evicted.read(layer, pages, size)),
       fileSize: (hex) => this.store.size(decoder.decode(hex)),
       readFile: (hex, offset, to) => this.store.read(decoder.decode(hex), offset, to),
       report: (json) => this.hear(JSON.parse(decoder.decode(json))),
     });
+  }
+
+  // Gives the WASM program the bytes that `reading` resolves to; none if it fails.
+  async answerEvicted(reading) {
+    const bytes = await reading.catch((error) => {
+      console.error("evicted pages:", error);
+      return new Uint8Array(0);
+    });
+    if (!this.has_ended) this.host.withBytes(bytes, (address, size) => this.host.wasm._mx_on_evicted(address, size));
   }
 
   // Gives the WASM program a page behind the hash of what is before it. `from_hub`: the hub computed it.
@@ -168,7 +183,8 @@ export class LocalModel {
     return !body?.sha256 || body.sha256 === this.listed.sha256;
   }
 
-  async load({ key, context_tokens_max }) {
+  // `kv_share`: one of so many pages of keys and values has room in the GPU's memory.
+  async load({ key, context_tokens_max, kv_share = 1 }) {
     const { host, store, listed } = this;
     const loading = host.load(createModule, import.meta.url, { text: new BrowserText() });
     loading.catch(() => {});       // the rejection is handled below, by `await loading`
@@ -186,7 +202,8 @@ export class LocalModel {
     if (last < 0) await fetching;
     const hashes = listed.sha256 + await this.textsHash();
     if (this.has_ended) return;
-    host.withText(hashes, (address, size) => host.wasm._mx_local_open(address, size, context_tokens_max));
+    host.withText(hashes,
+      (address, size) => host.wasm._mx_local_open(address, size, context_tokens_max, kv_share));
     await opened;
     for (let layer = 0; layer <= last; layer += 1) {
       await arrivals.all(layers[layer]);
@@ -273,6 +290,7 @@ export class LocalModel {
     this.has_ended = true;
     this.stop.abort();
     this.pages.remember(false, "");
+    this.evicted.close();
     this.store?.closeAll();
     this.host.gpu.close();
   }

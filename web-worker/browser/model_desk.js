@@ -2,8 +2,9 @@
 // over a MessagePort. Every message is {type, sessionId, payload}:
 //   START_SESSION {key, hub_key}       a tab wants to use the model; the first session of all begins to load it
 //   ACK {home, reports}                the answer: a name of this desk, and what it has reported of the model so far
+//   GROW {context_tokens_max, kv_share}     a conversation is longer than the context: the model is loaded again
 //   STATE                              a report of the model (local_model.js) that is not about an answer
-//   LOAD {key, context_tokens_max}     the user has agreed to the download
+//   LOAD {key, context_tokens_max, kv_share}     the user has agreed to the download
 //   GET_TOKEN {answer, body, conversation, wish}   asks for the tokens of an answer; `answer` names it in the session
 //   TOKEN {answer, ...}                a report about that answer: {text}, {early}, {placed}, {ended}, {refused}, and
 //                                      {waits: number of the answers before it}
@@ -32,6 +33,7 @@ export class ModelDesk {
     this.model = null;
     this.reports = new Map();       // by kind: what a tab that comes later has to know
     this.is_loading = false;
+    this.memory = {};               // of the last GROW
     this.queue = [];                // questions [{session, answer, payload}]; the first is being answered
     this.is_remembering = null;     // the last REMEMBER; null before the first
     this.lent = [];                 // callbacks that wait for a LENT
@@ -64,7 +66,10 @@ export class ModelDesk {
     const { model } = this;
     if (type === "LOAD" && !this.is_loading) {
       this.is_loading = true;
-      this.guard(model.load(payload));
+      this.guard(model.load({ ...payload, ...this.memory }));
+    } else if (type === "GROW") {
+      this.memory = payload;
+      this.moveAll();
     } else if (type === "FORGET") model.forget(payload.conversation);
     else if (type === "CONNECTION") model.forgetConnection();
     else if (type === "REMEMBER") {
@@ -168,8 +173,10 @@ export class ModelDesk {
       this.reportAnswer(report);
       return;
     }
-    if (kind === "failed") this.endModel();
-    else this.reports.set(kind, report);
+    if (kind === "failed") {
+      this.memory = {};             // a tab asks for less, if memory is short
+      this.endModel();
+    } else this.reports.set(kind, report);
     if (kind === "ready") this.reports.delete("fetched");
     for (const session of this.sessions.values()) this.send(session, "STATE", report);
     if (kind === "opened") this.askFirst();

@@ -24,7 +24,7 @@ std::string last_words(const nlohmann::ordered_json& message) {
 }  // namespace
 
 void LocalModel::open(gpu::Device& device, const PackageFiles& files, const LocalText& words,
-                      std::uint32_t context_tokens_max, PageShelf& shelf, WeightProgress progress,
+                      const LocalMemory& memory, PageShelf& shelf, WeightProgress progress,
                       std::function<void(Result<std::unique_ptr<LocalModel>>)> done) {
     std::unique_ptr<LocalModel> opened(new LocalModel);
     if (const Status read = opened->read_text(words); !read.ok()) return done(read.error());
@@ -35,10 +35,14 @@ void LocalModel::open(gpu::Device& device, const PackageFiles& files, const Loca
                       "a model with a gated delta rule is not answered on this device yet"};
     if (!model.ok()) return done(model.error());
 
+    const std::uint32_t context = std::min(model->context_tokens, memory.context_tokens_max),
+                        num_pages = (context + kv_page_tokens - 1) / kv_page_tokens;
     const GpuDecoderOptions options{
-        .context_tokens = std::min(model->context_tokens, context_tokens_max),
+        .context_tokens = context,
         .draft_rows = draft_rows,
-        .likeliest = true};
+        .likeliest = true,
+        .slots = memory.kv_share > 1 ? std::max(1u, num_pages / memory.kv_share) : 0,
+        .evicted = memory.evicted};
     const DecoderSizes sizes = GpuDecoder::sizes_of(device.adapter(), *model, options);
     opened->named_ = std::make_unique<NamedWeights>(files, *model);
     opened->weights_ = std::make_unique<CountedWeights>(
@@ -101,7 +105,7 @@ std::unique_ptr<AnswerLoop> LocalModel::loop_for(const LocalQuestion& question,
         .on_end = [this](Result<AnswerEnd> how) { on_end(std::move(how)); }};
     const auto& stop_ids = generation_.eos_token_ids;
     Sampler sampler(question.sampling, held_, max_tokens);
-    const bool is_greedy = sampler.num_likeliest() == 1;
+    const bool is_greedy = sampler.num_likeliest() == 1 && !is_paged();
     drafts_.begin(held_,
                   is_greedy ? LocalDrafts::Steps::issued_ahead : LocalDrafts::Steps::waited_for,
                   question.draft_tokens);
@@ -172,7 +176,8 @@ void LocalModel::start(const LocalQuestion& question) {
 void LocalModel::start_early(const LocalQuestion& question) {
     early_question_ = question;
     const auto rest = std::span(held_).subspan(end_.cached_tokens);
-    const std::size_t num_early = std::min<std::size_t>(decoder_->rows_max(), rest.size() - 1);
+    const std::size_t num_early =
+        is_paged() ? 0 : std::min<std::size_t>(decoder_->rows_max(), rest.size() - 1);
     if (num_early == 0) return;
     const Status begun = decoder_->begin_early(
         rest.first(num_early),

@@ -41,6 +41,15 @@ struct LocalText {
     Sha256 manifest_sha256{}, texts_sha256{};
 };
 
+// The memory that a model may take for keys and values.
+struct LocalMemory {
+    std::uint32_t context_tokens_max = 0;
+    // One of this number of pages has room in the GPU's memory; the others are in `evicted`, which
+    // outlives the model. 1: all pages.
+    std::uint32_t kv_share = 1;
+    EvictedPages* evicted = nullptr;
+};
+
 // The reason why an answer ended, and its figures.
 struct LocalEnd {
     AnswerEnd how = AnswerEnd::stop;
@@ -59,7 +68,7 @@ class LocalModel {
     // outlive the model; `files` are read until the model is whole. Returns no_space if a buffer
     // exceeds the device's binding limit.
     static void open(gpu::Device& device, const PackageFiles& files, const LocalText& words,
-                     std::uint32_t context_tokens_max, PageShelf& shelf, WeightProgress progress,
+                     const LocalMemory& memory, PageShelf& shelf, WeightProgress progress,
                      std::function<void(Result<std::unique_ptr<LocalModel>>)> done);
 
     bool is_whole() const { return decoder_->is_whole(); }
@@ -68,6 +77,8 @@ class LocalModel {
     Status load_layer(std::uint32_t layer);
 
     std::uint32_t context_tokens() const { return decoder_->context_tokens(); }
+    // Returns true if a part of a long text's pages is outside of the GPU's memory.
+    bool is_paged() const { return decoder_->is_paged(); }
     // Returns the number of tokens of the present prompt whose keys and values are on the GPU.
     std::uint32_t num_held() const { return pages_->num_held(); }
     // Adds what the model knows of the present prompt: its tokens, what is held of it, the context,

@@ -47,8 +47,41 @@ class TabShelf : public PageShelf {
     Found found_;
 };
 
+// The pages that do not fit into the GPU's memory, in the browser's files.
+class TabEvicted : public EvictedPages {
+  public:
+    void write(std::uint32_t page, ByteView layers, std::function<void(Status)> done) override {
+        written_ = std::move(done);
+        layer_bytes_ = static_cast<std::uint32_t>(layers.size() / num_layers);
+        mx_write_evicted(page, layers.data(), static_cast<std::uint32_t>(layers.size()),
+                         num_layers);
+    }
+    void read(std::uint32_t layer, std::span<const std::uint32_t> pages,
+              std::function<void(Result<ByteView>)> done) override {
+        read_ = std::move(done);
+        mx_read_evicted(layer, pages.data(), static_cast<std::uint32_t>(pages.size()),
+                        layer_bytes_);
+    }
+    // Takes the answer to the call of write() or read(); empty: it failed.
+    void answer(ByteView bytes) {
+        const Error failed{ErrorCode::no_space, "the browser's files do not hold more pages"};
+        if (const auto written = std::exchange(written_, {}))
+            return written(bytes.empty() ? Status(failed) : Status());
+        const auto read = std::exchange(read_, {});
+        if (bytes.empty()) return read(failed);
+        read(bytes);
+    }
+    std::uint32_t num_layers = 1;
+
+  private:
+    std::uint32_t layer_bytes_ = 0;
+    std::function<void(Status)> written_;
+    std::function<void(Result<ByteView>)> read_;
+};
+
 struct LocalTab {
     TabShelf shelf;
+    TabEvicted evicted;
     std::unique_ptr<gpu::Device> device;
     std::unique_ptr<TabFiles> files;  // until the model is whole
     std::unique_ptr<LocalModel> model;
@@ -83,18 +116,20 @@ void tell_ready() {
     report({{"ready",
              {{"adapter", adapter.description.empty() ? adapter.architecture : adapter.description},
               {"software", adapter.software},
-              {"context_tokens", tab().model->context_tokens()}}}});
+              {"context_tokens", tab().model->context_tokens()},
+              {"is_paged", tab().model->is_paged()}}}});
 }
 
 void on_model(Result<std::unique_ptr<LocalModel>> opened) {
     if (!opened.ok()) return report("failed", opened.error());
     tab().model = *std::move(opened);
+    tab().evicted.num_layers = tab().model->num_layers();
     report({{"opened", {{"num_layers", tab().model->num_layers()}}}});
     if (tab().model->is_whole()) tell_ready();
 }
 
 Status load(const std::string& manifest_sha256, const std::string& texts_sha256,
-            std::uint32_t context_tokens_max) {
+            LocalMemory memory) {
     MOEX_ASSIGN(files, TabFiles::open(manifest_sha256));
     LocalText words;
     MOEX_ASSIGN(manifest_hash, parse_sha256(manifest_sha256));
@@ -107,8 +142,9 @@ Status load(const std::string& manifest_sha256, const std::string& texts_sha256,
     words.tokenizer_config_json = std::move(config);
     words.generation = files->manifest().generation;
     tab().files = std::move(files);
-    LocalModel::open(*tab().device, *tab().files, words, context_tokens_max, tab().shelf,
-                     tell_progress(), on_model);
+    memory.evicted = &tab().evicted;
+    LocalModel::open(*tab().device, *tab().files, words, memory, tab().shelf, tell_progress(),
+                     on_model);
     return {};
 }
 
@@ -159,9 +195,9 @@ void mx_bind_heap();  // defined in bridge_library.js; gives it access to the WA
 EMSCRIPTEN_KEEPALIVE void mx_init() { mx_bind_heap(); }
 
 // Loads a package. `hex`: the SHA-256 of the package's manifest, then that of its texts
-// (LocalText), 64 digits each.
+// (LocalText), 64 digits each. `kv_share`: one of so many pages has room in the GPU's memory.
 EMSCRIPTEN_KEEPALIVE void mx_local_open(const char* hex, std::uint32_t size_bytes,
-                                        std::uint32_t context_tokens_max) {
+                                        std::uint32_t context_tokens_max, std::uint32_t kv_share) {
     const std::string hashes(hex, size_bytes), manifest_sha256 = hashes.substr(0, size_bytes / 2),
                                                texts_sha256 = hashes.substr(size_bytes / 2);
     gpu::open_webgpu_device([=](Result<std::unique_ptr<gpu::Device>> opened) {
@@ -172,7 +208,9 @@ EMSCRIPTEN_KEEPALIVE void mx_local_open(const char* hex, std::uint32_t size_byte
             report("failed",
                    {is_memory ? ErrorCode::no_space : ErrorCode::device_lost, loss.reason});
         });
-        if (const Status loaded = load(manifest_sha256, texts_sha256, context_tokens_max);
+        if (const Status loaded = load(
+                manifest_sha256, texts_sha256,
+                {.context_tokens_max = context_tokens_max, .kv_share = std::max(1u, kv_share)});
             !loaded.ok())
             report("failed", loaded.error());
     });
@@ -225,6 +263,10 @@ EMSCRIPTEN_KEEPALIVE int mx_on_page(const std::byte* bytes, std::uint32_t size_b
     std::copy_n(all.begin(), before.size(), before.begin());
     return static_cast<int>(
         tab().shelf.take(is_hubs ? Origin::hub : Origin::here, before, all.subspan(before.size())));
+}
+// Answers mx_write_evicted() and mx_read_evicted().
+EMSCRIPTEN_KEEPALIVE void mx_on_evicted(const std::byte* bytes, std::uint32_t size_bytes) {
+    tab().evicted.answer({bytes, size_bytes});
 }
 EMSCRIPTEN_KEEPALIVE void mx_on_pages_end() { tab().shelf.end_of_pages(); }
 

@@ -12,4 +12,12 @@ void mx_find_pages(const std::uint32_t* tokens, std::uint32_t num_tokens, std::u
 void mx_keep_pages(std::uint32_t turn, const std::uint32_t* tokens, std::uint32_t num_tokens);
 // Gives the page that mx_read_page() asked for; `size_bytes` 0: it is not on the GPU any more.
 void mx_page_read(const void* page, int size_bytes);
+
+// Store a page that leaves the GPU's memory, `size_bytes` of `num_layers` layers, and read one
+// layer of such pages, `size_bytes` each (web-worker/browser/evicted_pages.js). JavaScript answers
+// with mx_on_evicted(bytes, size): one byte for a page that was stored; size 0: it failed.
+void mx_write_evicted(std::uint32_t page, const void* layers, std::uint32_t size_bytes,
+                      std::uint32_t num_layers);
+void mx_read_evicted(std::uint32_t layer, const std::uint32_t* pages, std::uint32_t num_pages,
+                     std::uint32_t size_bytes);
 }

@@ -2,7 +2,8 @@
 // `state`; onChange() is called with each new state:
 //   {phase: "off"} | {phase: "looking"} | {phase: "asking", name, bytes, missing_bytes}
 //   | {phase: "fetching" | "warming", done_bytes, all_bytes} | {phase: "ready", adapter, software, context_tokens,
-//     is_short: the context was made smaller, because memory is short}
+//     is_paged: a part of a long conversation is in the browser's files, because memory is short,
+//     is_short: the context was made smaller as well}
 //   | {phase: "failed", code, message}
 // A question may be asked before "ready", when the model `is_open`: its first tokens are read by the layers that are
 // here, and `early` says how far: {layers, num_layers}.
@@ -16,9 +17,11 @@ import { ModelLink } from "./model_link.js";
 const fields = ["messages", "max_tokens", "stop", "temperature", "top_p", "top_k", "min_p", "presence_penalty",
   "frequency_penalty", "repetition_penalty", "seed", "logit_bias", "reasoning_effort", "moex"];
 
-// The context size in tokens that the model allocates. If the GPU's memory is too small, the size is halved, down to
-// the minimum that is useful for a chat.
-const context_tokens_max = 4096, context_tokens_min = 512;
+// The context size in tokens that the model allocates. If the GPU's memory is too small, one page of keys and values in
+// two has room there, then one in four; the others are in the browser's files. Then the size is halved, down to the
+// minimum that is useful for a chat. A conversation that is longer is given twice the context, with as much of the
+// GPU's memory as before.
+const context_tokens_max = 4096, context_tokens_min = 512, context_tokens_most = 32768, kv_share_max = 4;
 
 // A lost GPU is opened again, after growing delays, since a browser needs a moment to start its GPU process. After so
 // many losses without a whole answer between them, the user decides.
@@ -51,6 +54,9 @@ export class ThisDevice {
     this.reopening = 0;          // timer of the next begin() after a loss
     this.waiting = [];           // callbacks to call at the next change of `state`
     this.context_tokens = context_tokens_max;
+    this.kv_share = 1;           // one of so many pages has room in the GPU's memory
+    this.may_grow = true;        // memory was not short yet
+    this.agreed = "";            // name and bytes of the model whose download the user has agreed to
     this.state = { phase: "off" };
     // Chromium has an event for another network, and every browser has one for a network that is back.
     const forget = () => this.link?.post("CONNECTION");
@@ -91,10 +97,13 @@ export class ThisDevice {
   // Starts the download, after the user has agreed to it.
   load() {
     if (this.state.phase !== "asking") return;
-    const { bytes, missing_bytes } = this.state;
+    const { name, bytes, missing_bytes } = this.state;
+    this.agreed = `${name} ${bytes}`;
     askToStay();
     this.set({ phase: "fetching", done_bytes: bytes - missing_bytes, all_bytes: bytes });
-    this.link.post("LOAD", { key: this.apiKey(), context_tokens_max: this.context_tokens });
+    this.link.post("LOAD", {
+      key: this.apiKey(), context_tokens_max: this.context_tokens, kv_share: this.kv_share,
+    });
     this.remember();
   }
 
@@ -116,6 +125,7 @@ export class ThisDevice {
     clearTimeout(this.reopening);
     if (this.is_begun) this.link.end();
     this.is_begun = false;
+    this.agreed = "";
     this.set({ phase: "off" });
     this.endAnswer("reject", aborted());
   }
@@ -141,8 +151,7 @@ export class ThisDevice {
     this.is_begun = false;
     Object.assign(this, { early: null, is_open: false });
     const error = new ApiError(400, { code: `device_${code}`, message });
-    if (code === "no_memory" && this.context_tokens > context_tokens_min) {
-      this.context_tokens /= 2;
+    if (code === "no_memory" && this.shrink()) {
       error.is_passing = true;
       this.begin();
     } else if (code === "device_lost" && this.losses < losses_max) {
@@ -152,6 +161,26 @@ export class ThisDevice {
       this.set({ phase: "looking" });
     } else this.set({ phase: "failed", code, message });
     this.endAnswer("reject", error);
+  }
+
+  // Asks for less memory next time. Returns false if that is not possible.
+  shrink() {
+    this.may_grow = false;
+    if (this.kv_share < kv_share_max) this.kv_share *= 2;
+    else if (this.context_tokens > context_tokens_min) this.context_tokens /= 2;
+    else return false;
+    return true;
+  }
+
+  // Loads the model again for longer conversations, with the same memory on the GPU. Returns false if the model or this
+  // page has no longer context.
+  grow() {
+    const is_longest = this.state.context_tokens !== this.context_tokens || this.context_tokens >= context_tokens_most;
+    if (is_longest || !this.may_grow) return false;
+    this.context_tokens *= 2;
+    this.kv_share *= 2;
+    this.link.post("GROW", { context_tokens_max: this.context_tokens, kv_share: this.kv_share });
+    return true;
   }
 
   // A message of the model, over the link.
@@ -171,7 +200,8 @@ export class ThisDevice {
       this.is_begun = true;      // another tab may have begun after a failure
       if (message.looked.hub_key) rememberHub(message.looked.hub_key);
       this.set({ phase: "asking", ...message.looked });
-      if (message.looked.missing_bytes === 0) this.load();
+      const { name, bytes, missing_bytes } = message.looked;
+      if (missing_bytes === 0 || this.agreed === `${name} ${bytes}`) this.load();
     } else if (message.pages) {
       this.pages = message.pages;
       this.onPages();
@@ -197,6 +227,7 @@ export class ThisDevice {
     else if (message.refused) {
       const { code, message: words } = message.refused;
       const is_long = code === "overloaded";
+      if (is_long && this.grow()) return;      // the answer is repeated when the model has moved
       const error = { code: is_long ? "context_length_exceeded" : code, message: words };
       this.endAnswer("reject", new ApiError(400, error));
     } else if (message.placed) {

@@ -91,7 +91,9 @@ export function deviceWords({ phase, code, message, ...state }, place = "device"
     case "warming": return say("device_warming");
     case "ready": {
       const words = say(state.software ? "device_ready_software" : "device_ready", state.adapter);
-      return state.is_short ? `${words} ${say("device_short", state.context_tokens)}` : words;
+      const paged = state.is_paged ? say("device_paged") : "";
+      const short = state.is_short ? say("device_short", state.context_tokens) : "";
+      return [words, paged, short].filter(Boolean).join(" ");
     }
     case "failed": return deviceTrouble(code, message);
     default: return "";

@@ -192,6 +192,8 @@ export const table = {
     device_ready: (adapter) => `Ready${adapter ? `, on ${adapter}` : ""}.`,
     device_ready_software: (adapter) => `Ready, but slow: this browser computes without a GPU${adapter
       ? ` (${adapter})` : ""}.`,
+    device_paged: "The GPU's memory has not room for all of a long conversation: a part is kept in this browser's "
+      + "files, encrypted, and answers are then slower.",
     device_short: (tokens) => `The GPU's memory is short, so a conversation has room for ${count(tokens, "token")}.`,
     device_kept: "This page also opens without the hub.",
     device_form_hint: "The form of answers works with the hub only; this device writes plain text.",
@@ -537,6 +539,8 @@ export const table = {
     device_ready: (adapter) => `Bereit${adapter ? `, auf ${adapter}` : ""}.`,
     device_ready_software: (adapter) => `Bereit, aber langsam: dieser Browser rechnet ohne GPU${adapter
       ? ` (${adapter})` : ""}.`,
+    device_paged: "Ein langes Gespräch passt nicht ganz in den Speicher der GPU: Ein Teil wird verschlüsselt in "
+      + "Dateien dieses Browsers gehalten; Antworten dauern dann länger.",
     device_short: (tokens) => `Der Speicher der GPU ist knapp; ein Gespräch hat Platz für ${count(tokens, "Token",
       "Token")}.`,
     device_kept: "Diese Seite öffnet sich auch ohne den Hub.",

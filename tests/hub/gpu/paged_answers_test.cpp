@@ -81,8 +81,10 @@ class LongText {
         const auto package = long_package();
         const DecoderModel model = must(decoder_model_of(*package));
         PackageWeights weights(package, model);
-        open(model, weights, {.context_tokens = context_tokens, .likeliest = true, .kv_kind = kind},
-             slots);
+        open(
+            model, weights,
+            {.context_tokens = context_tokens, .draft_rows = 8, .likeliest = true, .kv_kind = kind},
+            slots);
     }
     LongText(const DecoderModel& model, WeightSource& weights, GpuDecoderOptions options,
              std::uint32_t slots)
@@ -109,11 +111,12 @@ class LongText {
         if (!finished) loop.run_until(finished);
         return out;
     }
-    std::vector<TokenId> answer(std::span<const TokenId> prompt, std::uint32_t max_tokens) {
+    std::vector<TokenId> answer(std::span<const TokenId> prompt, std::uint32_t max_tokens,
+                                TokenDrafts* drafts = nullptr) {
         std::vector<TokenId> tokens;
         bool finished = false;
         const SamplingOptions sampling{.temperature = 0.8, .sample_top_k = 20, .seed = 3};
-        SampledLoop answering(*decoder, SampledOptions{.max_tokens = max_tokens},
+        SampledLoop answering(*decoder, SampledOptions{.max_tokens = max_tokens, .drafts = drafts},
                               std::make_unique<SamplerChooser>(Sampler(sampling, prompt)),
                               {.on_tokens =
                                    [&](std::span<const std::uint32_t> ids) {
@@ -231,6 +234,36 @@ TEST(PagedAnswersTest, AnswersOverEvictedPagesAreThoseOfAWholeCache) {
     LongText whole(0), paged(5);
     EXPECT_EQ(paged.answer(prompt, 20), whole.answer(prompt, 20));
     EXPECT_GT(paged.store.bytes_read, 0u);
+}
+
+// Drafts that are right and wrong in turn. The answer passes a page's end, so that pages are
+// evicted for rows that are then dropped.
+class HalfRight : public TokenDrafts {
+  public:
+    explicit HalfRight(std::vector<TokenId> tokens) : tokens_(std::move(tokens)) {}
+    TokenIds propose(std::uint32_t tokens_max) override {
+        proposed_.clear();
+        for (std::size_t i = drawn_; i < tokens_.size() && proposed_.size() < tokens_max; ++i)
+            proposed_.push_back(i % 3 == 2 ? (tokens_[i] + 1) % vocab_size : tokens_[i]);
+        return proposed_;
+    }
+    std::uint32_t num_paying() override { return static_cast<std::uint32_t>(proposed_.size()); }
+    void record(TokenIds drawn, std::uint32_t, std::chrono::nanoseconds) override {
+        drawn_ += drawn.size();
+    }
+
+  private:
+    std::vector<TokenId> tokens_, proposed_;
+    std::size_t drawn_ = 0;
+};
+
+TEST(PagedAnswersTest, DraftsOverEvictedPagesChangeNoToken) {
+    const auto prompt = test::random_tokens(760, vocab_size, 2);
+    LongText whole(0), paged(4);
+    const auto wanted = whole.answer(prompt, 20);
+    HalfRight drafts(wanted);
+    EXPECT_EQ(paged.answer(prompt, 20, &drafts), wanted);
+    EXPECT_EQ(paged.decoder->num_tokens(), whole.decoder->num_tokens());
 }
 
 // An edit of an early message keeps the pages before it, whether they are in memory or not.
