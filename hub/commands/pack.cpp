@@ -202,8 +202,11 @@ Result<PackReport> pack_calibrated(const Invocation& invocation, const PackOptio
     const std::string whole = out + ".packing";
     if (fs::exists(fs::path(whole) / "manifest.json", failure)) fs::remove_all(whole, failure);
     MOEX_ASSIGN(packed, pack_checkpoint(checkpoint, whole, options, threads, progress));
+    // Experts that kept their MXFP4 are not quantised.
     MOEX_ASSIGN(made, ModelPackage::open(whole));
-    if (made->expert_dtype() == ExpertDtype::int4)
+    const bool has_int4 = made->expert_dtype() == ExpertDtype::int4;
+    made.reset();  // its files are written next
+    if (has_int4)
         MOEX_TRY(calibrate_experts_of(checkpoint, whole, options,
                                       {.text_path = path,
                                        .tokens_max = settings.number("calibrate-tokens"),
