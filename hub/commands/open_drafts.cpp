@@ -74,14 +74,17 @@ Status DraftParts::open_package(const std::string& folder, const LoadedModel& mo
 
 Status DraftParts::open_head(const LoadedModel& model,
                              const std::function<void(const Error&)>& on_changed_bytes) {
-    if (!model.decoder) return {};
     const auto opened = open_draft_head(*model.package);
     if (!opened.ok() && opened.error().code == ErrorCode::not_found) return {};
     MOEX_ASSIGN(package, opened);
     package->on_changed_bytes(on_changed_bytes);
     MOEX_TRY(package->require_all_blobs());
-    MOEX_ASSIGN(decoder, model.decoder->draft_head(package, *model.threads));
-    head_ = std::move(decoder);
+    auto decoder = model.decoder ? model.decoder->draft_head(package, *model.threads)
+                                 : Decoder::draft_head_of(model.package, package, *model.threads,
+                                                          {.arithmetic = model.arithmetic,
+                                                           .hub_dtype = model.hub_dtype});
+    MOEX_ASSIGN(head, std::move(decoder));
+    head_ = std::move(head);
     const bool has_int4 = has_codes(package->expert_dtype());
     head_experts_ = std::make_unique<LocalExperts>(package, *model.threads, ExpertRounding{},
                                                    has_int4 ? model.arithmetic : Arithmetic::exact);

@@ -25,8 +25,9 @@ class DraftParts {
     // the process ends.
     Status open(const std::string& folder, const LoadedModel& model,
                 const std::function<void(const Error&)>& on_changed_bytes = {});
-    // Opens the draft head of the model's package, if it is on this machine and this machine's
-    // cores compute the model (model.decoder). An error names the file that is damaged.
+    // Opens the draft head of the model's package, if it is on this machine. The cores compute it,
+    // also where a GPU computes the model: without model.decoder, the model's embeddings and LM
+    // head are loaded for it. An error names the file that is damaged.
     Status open_head(const LoadedModel& model,
                      const std::function<void(const Error&)>& on_changed_bytes = {});
     // Makes the sources for an engine with the given options, the cheapest first. Called once. The

@@ -123,16 +123,32 @@ Result<std::unique_ptr<Decoder>> Decoder::create(std::shared_ptr<const ModelPack
 Result<std::unique_ptr<Decoder>> Decoder::draft_head(std::shared_ptr<const ModelPackage> head,
                                                      ThreadPool& threads) const {
     const State& own = *state_;
-    MOEX_ASSIGN(weights, load_decoder_weights(*head, own.options.arithmetic, own.options.hub_dtype,
-                                              threads, &own.weights));
+    return draft_head_with(own.package, own.shared_weights, std::move(head), threads, own.options);
+}
 
+Result<std::unique_ptr<Decoder>> Decoder::draft_head_of(std::shared_ptr<const ModelPackage> model,
+                                                        std::shared_ptr<const ModelPackage> head,
+                                                        ThreadPool& threads,
+                                                        DecoderOptions options) {
+    MOEX_ASSIGN(tables,
+                load_decoder_tables(*model, options.arithmetic, options.hub_dtype, threads));
+    return draft_head_with(std::move(model),
+                           std::make_shared<const DecoderWeights>(std::move(tables)),
+                           std::move(head), threads, options);
+}
+
+Result<std::unique_ptr<Decoder>> Decoder::draft_head_with(
+    std::shared_ptr<const ModelPackage> model, std::shared_ptr<const DecoderWeights> model_weights,
+    std::shared_ptr<const ModelPackage> head, ThreadPool& threads, DecoderOptions options) {
+    MOEX_ASSIGN(weights, load_decoder_weights(*head, options.arithmetic, options.hub_dtype, threads,
+                                              model_weights.get()));
     const ModelConfig config = head->config();
     const auto shared = std::make_shared<const DecoderWeights>(std::move(weights));
     std::unique_ptr<Decoder> decoder(new Decoder);
-    decoder->state_.reset(new State{std::move(head), threads, own.options, config, shared, *shared,
-                                    LayerRopes(config)});
-    decoder->state_->model = own.package;
-    decoder->state_->model_weights = own.shared_weights;
+    decoder->state_.reset(
+        new State{std::move(head), threads, options, config, shared, *shared, LayerRopes(config)});
+    decoder->state_->model = std::move(model);
+    decoder->state_->model_weights = std::move(model_weights);
     return decoder;
 }
 

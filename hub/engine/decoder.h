@@ -36,6 +36,7 @@ struct DecoderOptions {
     std::optional<PackedDtype> hub_dtype;
 };
 
+struct DecoderWeights;
 class ExpertForesight;
 class SpanBackend;
 
@@ -56,6 +57,12 @@ class Decoder : public StepDevice {
     // 0. Errors are those of create().
     Result<std::unique_ptr<Decoder>> draft_head(std::shared_ptr<const ModelPackage> head,
                                                 ThreadPool& threads) const;
+    // Returns the same for a model whose layers are computed elsewhere, e.g. on a GPU: this
+    // machine's cores hold its embeddings and LM head for the draft head only.
+    static Result<std::unique_ptr<Decoder>> draft_head_of(std::shared_ptr<const ModelPackage> model,
+                                                          std::shared_ptr<const ModelPackage> head,
+                                                          ThreadPool& threads,
+                                                          DecoderOptions options);
     const ModelConfig& config() const override;
     // Does the same as run(), and shows each layer to `watch`, which is called once per MoE layer
     // and micro-batch, with the rows in the order of the batch. `stop` is checked between layers
@@ -82,6 +89,10 @@ class Decoder : public StepDevice {
 
   private:
     Decoder();
+    static Result<std::unique_ptr<Decoder>> draft_head_with(
+        std::shared_ptr<const ModelPackage> model,
+        std::shared_ptr<const DecoderWeights> model_weights,
+        std::shared_ptr<const ModelPackage> head, ThreadPool& threads, DecoderOptions options);
     struct State;
     std::unique_ptr<State> state_;
 };

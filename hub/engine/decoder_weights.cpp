@@ -214,7 +214,20 @@ Status load_tables(Loader& load, DecoderWeights& weights, const DecoderWeights* 
     return {};
 }
 
+PackedDtype packed_dtype(const ModelPackage& package, std::optional<PackedDtype> asked) {
+    return asked.value_or(package.hub_dtype() == HubDtype::bf16 ? PackedDtype::int6
+                                                                : PackedDtype::int8);
+}
+
 }  // namespace
+
+Result<DecoderWeights> load_decoder_tables(const ModelPackage& package, Arithmetic arithmetic,
+                                           std::optional<PackedDtype> asked, ThreadPool& threads) {
+    DecoderWeights weights;
+    Loader load(package, weights, arithmetic, packed_dtype(package, asked), threads);
+    MOEX_TRY(load_tables(load, weights, nullptr));
+    return weights;
+}
 
 Result<DecoderWeights> load_decoder_weights(const ModelPackage& package, Arithmetic arithmetic,
                                             std::optional<PackedDtype> asked, ThreadPool& threads,
@@ -227,10 +240,8 @@ Result<DecoderWeights> load_decoder_weights(const ModelPackage& package, Arithme
                               ? ": the draft head of a model, which computes nothing without it; "
                                 "use the folder above"
                               : ": a model, no draft head")};
-    const PackedDtype hub_dtype = asked.value_or(
-        package.hub_dtype() == HubDtype::bf16 ? PackedDtype::int6 : PackedDtype::int8);
     DecoderWeights weights;
-    Loader load(package, weights, arithmetic, hub_dtype, threads);
+    Loader load(package, weights, arithmetic, packed_dtype(package, asked), threads);
 
     MOEX_TRY(load_tables(load, weights, model));
     MOEX_TRY(

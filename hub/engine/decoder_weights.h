@@ -65,5 +65,9 @@ Result<DecoderWeights> load_decoder_weights(const ModelPackage& package, Arithme
                                             std::optional<PackedDtype> hub_dtype,
                                             ThreadPool& threads,
                                             const DecoderWeights* model = nullptr);
+// Loads embeddings and LM head only, of a model whose layers are computed elsewhere.
+Result<DecoderWeights> load_decoder_tables(const ModelPackage& package, Arithmetic arithmetic,
+                                           std::optional<PackedDtype> hub_dtype,
+                                           ThreadPool& threads);
 
 }  // namespace moex

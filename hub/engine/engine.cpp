@@ -36,6 +36,7 @@ MemoryPlan plan_memory(const StepDevice& device, const EngineOptions& options, b
         const DraftMemory drafts = source->memory_max();
         needs.drafts.sequence_bytes += drafts.sequence_bytes;
         needs.drafts.token_bytes += drafts.token_bytes;
+        if (reads_rows) needs.companion_bytes += source->kept_bytes_max();
     }
     auto plan = MemoryPlan::make(config, needs);
     if (!plan.ok()) throw std::runtime_error(plan.error().message);
@@ -156,7 +157,7 @@ Result<GenerationId> Engine::submit(GenerationRequest request, GenerationSink si
 
     if (request.hidden_mean && !state.device.gives_hidden())
         return Error{ErrorCode::unsupported,
-                     "a hub that runs its layers on a GPU (--gpu) computes no embeddings"};
+                     "the device of this hub returns logits only, and computes no embeddings"};
 
     if (request.speculator && !state.device.takes_speculators())
         return Error{ErrorCode::unsupported,

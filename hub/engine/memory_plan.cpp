@@ -22,7 +22,7 @@ Result<MemoryPlan> MemoryPlan::make(const ModelConfig& config, const MemoryNeeds
         plan.state_bytes = slots.slot_bytes;
         plan.second_states = slots.sequences_max;
         plan.journal_bytes = slots.journal_bytes;
-        plan.copy_bytes_max = slots.copies_max * slots.slot_bytes;
+        plan.copy_bytes_max = slots.copies_max * (slots.slot_bytes + needs.companion_bytes);
     }
     const std::uint64_t drafts = needs.sequences_max * needs.drafts.sequence_bytes,
                         others = plan.state_bytes_max() + plan.copy_bytes_max + drafts;

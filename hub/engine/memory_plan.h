@@ -27,7 +27,8 @@ struct MemoryNeeds {
     std::optional<std::uint64_t> copy_bytes_max;  // empty: a quarter of bytes_max
     // Set if a device stores the states: their sizes are then those of its slots.
     StateSlotSizes slots;
-    DraftMemory drafts;  // of all sources together
+    std::uint64_t companion_bytes = 0;  // beside each copy in a slot
+    DraftMemory drafts;                 // of all sources together
 };
 
 struct MemoryPlan {

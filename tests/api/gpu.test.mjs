@@ -67,6 +67,11 @@ test('a hybrid is served on the GPU with the tokens of its golden', { skip: !bui
       assert.deepEqual([cold.cached, warm.cached], [0, 256]);
       assert.deepEqual(warm.ids, cold.ids);
       assert.match(hub.stderr(), /attention, routers and LM head on a GPU adapter=.* experts=gpu/);
+      assert.match(hub.stderr(), /drafts tokens by=.*mtp/, 'the draft head of the checkpoint, on the cores');
+      const vectors = await postJson(`${hub.api}/embeddings`, { model: family, input: [long.slice(0, 9), long] });
+      assert.equal(vectors.status, 200, await vectors.clone().text());
+      for (const { embedding } of (await vectors.json()).data)
+        assert.ok(Math.abs(Math.hypot(...embedding) - 1) < 1e-4);
     } finally { assert.equal(await hub.stop(), 0, hub.stderr()); }
   }
 }));

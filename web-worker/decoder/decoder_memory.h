@@ -28,6 +28,7 @@ struct DecoderSizes {
     KvKind kv_kind = KvKind::f32;
     bool spread = false;              // GpuDecoderOptions
     bool likeliest = false;           // true: make buffers to find the likeliest tokens
+    bool reads_rows = false;          // true: rows after the final norm may be read
     std::uint32_t ring_ids = 0;       // limit of chosen tokens that the host has not read
     std::uint64_t binding_bytes = 0;  // size limit of a kernel's binding
     // Size limit of the buffer for a part of a table, or for an arena of experts.

@@ -390,6 +390,10 @@ void DecoderOps::add_tables(Addends addends) {
                              {{lane_.rows}, {shard.buffer}, {lane_.x}, shard.place}));
 
     final_norm_ = add_norm(memory_.final_norm, addends, true);
+    if (sizes_.reads_rows) {
+        final_norm_all_ = add_norm(memory_.final_norm, addends, false);
+        final_norm_again_ = add_norm(memory_.final_norm, {0}, true);
+    }
     for (const DecoderMemory::Shard& shard : memory_.head)
         head_.push_back(add_product(
             matrix(shard.buffer, kind, shard.num_rows, model_.hidden_size, nullptr),
@@ -628,9 +632,15 @@ void DecoderOps::append_embed(std::vector<gpu::Command>& commands, std::uint32_t
                1, op != embed_.front());
 }
 
-void DecoderOps::append_head(std::vector<gpu::Command>& commands, std::uint32_t num_logits) const {
+void DecoderOps::append_final_norm(std::vector<gpu::Command>& commands,
+                                   std::uint32_t num_rows) const {
+    append(commands, *final_norm_all_, 1, num_rows);
+}
+
+void DecoderOps::append_head(std::vector<gpu::Command>& commands, std::uint32_t num_logits,
+                             bool is_normed) const {
     if (num_logits == 0) return;
-    append(commands, *final_norm_, 1, num_logits);
+    append(commands, is_normed ? *final_norm_again_ : *final_norm_, 1, num_logits);
     for (const Product& shard : head_)
         append(commands, shard, num_logits, &shard != &head_.front());
 }

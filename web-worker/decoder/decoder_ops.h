@@ -47,7 +47,11 @@ class DecoderOps {
     void append_layer(std::vector<gpu::Command>& commands, std::uint32_t index,
                       std::uint32_t num_rows, std::uint32_t num_pages,
                       std::uint32_t num_runs = 1) const;
-    void append_head(std::vector<gpu::Command>& commands, std::uint32_t num_logits) const;
+    void append_head(std::vector<gpu::Command>& commands, std::uint32_t num_logits,
+                     bool is_normed = false) const;
+    // Appends the final norm of all rows, to `y`, for a caller that reads them. The head then
+    // follows with `is_normed`.
+    void append_final_norm(std::vector<gpu::Command>& commands, std::uint32_t num_rows) const;
     // Append a layer with attention in three parts: up to the newest keys and values; attention
     // over the pages that the page table names; all that follows. The second part may be repeated
     // for other pages.
@@ -165,7 +169,10 @@ class DecoderOps {
     // The kernels that find the likeliest tokens, each with its workgroups per row.
     std::vector<std::pair<const Op*, std::uint32_t>> likeliest_;
     std::uint64_t likeliest_at_ = 0;  // byte offset in the buffer `likeliest`
-    const Op *final_norm_ = nullptr, *argmax_part_ = nullptr, *argmax_take_ = nullptr;
+    // The final norm of rows with logits; of all rows; and of rows with logits once more, behind
+    // the one of all rows, which has added what the residual stream lacked.
+    const Op *final_norm_ = nullptr, *final_norm_all_ = nullptr, *final_norm_again_ = nullptr;
+    const Op *argmax_part_ = nullptr, *argmax_take_ = nullptr;
     LifeGuard life_;
 };
 

@@ -33,7 +33,7 @@ GpuDecoder::~GpuDecoder() {
     for (const gpu::BufferId buffer :
          {id_readbacks_[0], id_readbacks_[1], logit_readback_, likeliest_readback_, span_readback_})
         device_.destroy_buffer(buffer);
-    for (const gpu::BufferId buffer : {page_readback_, early_readback_})
+    for (const gpu::BufferId buffer : {page_readback_, early_readback_, rows_readback_})
         if (buffer != gpu::BufferId{}) device_.destroy_buffer(buffer);
     for (const Lane& lane : lanes_) device_.destroy_buffer(lane.routed_readback);
 }
@@ -116,6 +116,7 @@ DecoderSizes GpuDecoder::sizes_of(const gpu::AdapterInfo& adapter, const Decoder
     sizes.kv_kind = options.kv_kind;
     sizes.spread = options.spread.value_or(!adapter.software);
     sizes.likeliest = options.likeliest;
+    sizes.reads_rows = options.reads_rows && !model.is_span;
     if (options.pages > 0) {  // for several sequences
         sizes.pages = options.pages;
         sizes.row_pages = std::min(sizes.row_pages, sizes.pages);
@@ -161,6 +162,12 @@ Status GpuDecoder::make_readbacks() {
                     device_.create_buffer(sizeof(LikeliestList) * sizes_.logit_rows,
                                           gpu::BufferUsage::readback, "likeliest tokens readback"));
         likeliest_readback_ = likeliest;
+    }
+    if (sizes_.reads_rows) {
+        MOEX_ASSIGN(rows, device_.create_buffer(
+                              sizeof(float) * std::uint64_t{sizes_.rows} * model_.hidden_size,
+                              gpu::BufferUsage::readback, "rows readback"));
+        rows_readback_ = rows;
     }
     if (!model_.experts_elsewhere) return {};
 
@@ -415,9 +422,11 @@ void GpuDecoder::start(const DecoderBatch& batch, std::uint32_t lane) {
     mine.num_logits = batch.num_logits;
     mine.num_likeliest = batch.num_likeliest;
     mine.next_layer = 0;
+    mine.reads_rows = batch.reads_rows;
     MOEX_CHECK(mine.rows > 0 && mine.rows <= rows_max(mine.pages) &&
                    mine.num_logits <= std::min(mine.rows, sizes_.logit_rows) &&
                    mine.num_likeliest <= mine.num_logits &&
+                   (sizes_.reads_rows || !mine.reads_rows) &&
                    batch.pages.size() <= sizes_.table_entries,
                text(mine.rows, " rows of ", mine.pages, " pages, ", mine.num_logits,
                     " of them with logits"));
@@ -470,7 +479,13 @@ std::uint32_t GpuDecoder::advance(std::uint32_t lane) {
     } else {
         num_logits_ = mine.num_logits;
         num_likeliest_ = mine.num_likeliest;
-        mine.ops->append_head(commands_, num_logits_);
+        if (mine.reads_rows) {
+            mine.ops->append_final_norm(commands_, mine.rows);
+            commands_.push_back(
+                copy_command(memory_->y, 0, rows_readback_, 0,
+                             sizeof(float) * std::uint64_t{mine.rows} * model_.hidden_size));
+        }
+        mine.ops->append_head(commands_, num_logits_, mine.reads_rows);
         if (num_likeliest_ > 0) append_likeliest(num_likeliest_);
     }
     device_.submit(commands_);
@@ -482,6 +497,21 @@ void GpuDecoder::append_likeliest(std::uint32_t num_lists) {
     ops().append_likeliest(commands_, num_lists);
     commands_.push_back(copy_command(memory_->likeliest, ops().likeliest_at(), likeliest_readback_,
                                      0, sizeof(LikeliestList) * num_lists));
+}
+
+void GpuDecoder::read_rows(std::function<void(Result<std::span<const float>>)> done,
+                           std::uint32_t lane) {
+    const Lane& mine = lanes_[lane];
+    MOEX_CHECK(mine.reads_rows && mine.next_layer == model_.num_layers,
+               "the batch has no rows to read");
+    device_.read_buffer(rows_readback_,
+                        sizeof(float) * std::uint64_t{mine.rows} * model_.hidden_size,
+                        [done = std::move(done), life = life_.watch()](Result<ByteView> bytes) {
+                            if (!life.alive()) return;
+                            if (!bytes.ok()) return done(bytes.error());
+                            done(std::span(reinterpret_cast<const float*>(bytes->data()),
+                                           bytes->size() / sizeof(float)));
+                        });
 }
 
 void GpuDecoder::read_likeliest(std::function<void(Result<std::span<const LikeliestList>>)> done) {

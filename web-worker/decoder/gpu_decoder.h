@@ -36,6 +36,7 @@ struct GpuDecoderOptions {
     // token before them (token_drafts.h). 8 rows are one tile of a product.
     std::uint32_t draft_rows = 1;
     bool likeliest = false;  // permit StepLogits::likeliest; always set for several sequences
+    bool reads_rows = false;  // permit DecoderBatch::reads_rows
     // Total pages of keys and values, if several sequences share the cache; 0 for one sequence.
     std::uint32_t pages = 0;
     std::uint32_t lanes = 1;  // limit of batches in flight, for several sequences only
@@ -76,6 +77,7 @@ struct DecoderBatch {
     // The first `num_likeliest` of the rows with logits return their likeliest tokens instead of
     // logits.
     std::uint32_t num_likeliest = 0;
+    bool reads_rows = false;  // read_rows() returns all rows after the final norm
 };
 
 // The output of a span: rows of the residual stream behind its last layer, and the keys and values
@@ -192,6 +194,9 @@ class GpuDecoder {
     // Takes the weighted sums of the experts' outputs, [num_rows, hidden_size]. Call it before the
     // next advance().
     void answer(std::span<const float> y, std::uint32_t lane = 0);
+    // Reads the rows of a batch with `reads_rows` after the final norm, [num_rows, hidden_size],
+    // after its last advance(), and before that of another batch.
+    void read_rows(std::function<void(Result<std::span<const float>>)> done, std::uint32_t lane);
     // Reads one list for each of the batch's num_likeliest rows, after the last advance(); or the
     // lists of a feed() with StepLogits::likeliest (one) or every_likeliest (one for each token).
     void read_likeliest(std::function<void(Result<std::span<const LikeliestList>>)> done);
@@ -244,6 +249,7 @@ class GpuDecoder {
         // State of a batch, between start() and its last layer.
         std::uint32_t rows = 0, pages = 0, num_logits = 0, num_likeliest = 0, next_layer = 0;
         std::uint32_t num_runs = 1;
+        bool reads_rows = false;
     };
 
     gpu::Device& device_;
@@ -254,6 +260,7 @@ class GpuDecoder {
     std::unique_ptr<PagedSteps> paged_;  // if is_paged()
     gpu::BufferId id_readbacks_[num_readbacks], logit_readback_, likeliest_readback_;
     gpu::BufferId span_readback_;  // of a span: x, then keys and values
+    gpu::BufferId rows_readback_;  // of rows after the final norm, if they may be read
     gpu::BufferId page_readback_;  // made by the first read_page()
     Bytes page_bytes_;             // of write_page()
     std::uint32_t next_readback_ = 0;

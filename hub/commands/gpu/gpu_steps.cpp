@@ -59,6 +59,7 @@ class VulkanSteps : public GpuSteps {
     const ModelConfig& config() const override { return config_; }
     ThreadPool& threads() const override { return threads_; }
     std::uint32_t micro_batches_max() const override { return num_lanes(); }
+    bool gives_hidden() const override { return true; }
     std::uint32_t likeliest_max() const override {
         return cores_ != nullptr ? 0 : LikeliestList::kept;
     }
@@ -166,6 +167,8 @@ class VulkanSteps : public GpuSteps {
         result.logits.reserve(std::size_t{step.num_logits - step.num_likeliest} *
                               config_.vocab_size);
 
+        result.hidden.resize(std::size_t{step.num_hidden} * config_.hidden_size);
+
         const auto num_rows = static_cast<std::uint32_t>(step.rows.size());
         for (std::uint32_t first = 0; first < num_rows;) {
             if (stop.stop_requested())
@@ -198,6 +201,7 @@ class VulkanSteps : public GpuSteps {
                               : options.memory_bytes_max;
 
         GpuDecoderOptions decoder{.rows_max = options.step_rows_max,
+                                  .reads_rows = true,
                                   .lanes = num_lanes(),
                                   .state_slots = slots_.num_slots(),
                                   .journals = slots_.sequences_max,
@@ -317,8 +321,10 @@ class VulkanSteps : public GpuSteps {
     // are reused from pass to pass, so that their buffers are not allocated again.
     struct Part {
         std::uint32_t lane = 0;
-        std::span<const std::uint32_t> index;    // for each row: index of the row in the batch
-        std::span<const StepRows* const> asked;  // rows whose likeliest tokens are requested
+        std::span<const std::uint32_t> index;       // for each row: index of the row in the batch
+        std::span<const StepRows* const> asked;     // rows whose likeliest tokens are requested
+        std::span<const std::uint32_t> hidden_row;  // of PlannedStep
+        bool reads_rows = false;
         // layer of the pending round; num_layers: none is left
         std::uint32_t num_logits = 0, layer = 0;
         TimePoint layer_began{};  // for the trace
@@ -385,6 +391,11 @@ class VulkanSteps : public GpuSteps {
             batch.num_likeliest = std::min(batch.num_logits, end_likeliest - first_logit);
 
         part.index = std::span(step.index).subspan(first, count);
+        part.hidden_row = step.hidden_row;
+        part.reads_rows = std::ranges::any_of(part.index, [&](std::uint32_t row) {
+            return step.hidden_row[row] != PlannedStep::no_row;
+        });
+        batch.reads_rows = part.reads_rows;
         part.asked = std::span(step.sequence).subspan(first_logit, batch.num_likeliest);
         part.num_logits = batch.num_logits;
         part.layer = 0;
@@ -439,6 +450,7 @@ class VulkanSteps : public GpuSteps {
         if (part.layer < config_.num_layers) return ask_experts(part, experts, stop);
 
         if (!decoder_->model().experts_elsewhere) count_local_pairs(part.index, result);
+        if (part.reads_rows) MOEX_TRY(read_rows(part, result));
         if (!part.asked.empty()) MOEX_TRY(read_likeliest(part.asked, result));
         return part.num_logits > part.asked.size() ? read_logits(result) : Status{};
     }
@@ -597,6 +609,28 @@ class VulkanSteps : public GpuSteps {
                     row.tokens.push_back({list.candidates[k].token, list.candidates[k].logit});
             }
         });
+        loop_.run_until(finished, device_.get());
+        return was_read;
+    }
+
+    // Reads the rows of a part after the final norm, for those sequences that ask for them.
+    Status read_rows(const Part& part, StepResult& result) {
+        const std::size_t size = config_.hidden_size;
+        bool finished = false;
+        Status was_read;
+        const auto take = [&](Result<std::span<const float>> rows) {
+            finished = true;
+            if (!rows.ok()) {
+                was_read = rows.error();
+                return;
+            }
+            for (std::size_t i = 0; i < part.index.size(); ++i) {
+                const std::uint32_t to = part.hidden_row[part.index[i]];
+                if (to == PlannedStep::no_row) continue;
+                std::ranges::copy(rows->subspan(i * size, size), result.hidden.begin() + to * size);
+            }
+        };
+        decoder_->read_rows(take, part.lane);
         loop_.run_until(finished, device_.get());
         return was_read;
     }

@@ -5,6 +5,9 @@ namespace moex {
 PlannedStep plan_step(std::span<const StepRows> batch) {
     enum class Wants { nothing, likeliest, logits };
     PlannedStep step;
+    for (const StepRows& one : batch)
+        for (std::size_t i = 0; i < one.tokens.size(); ++i)
+            step.hidden_row.push_back(one.hidden ? step.num_hidden++ : PlannedStep::no_row);
     for (const Wants wants : {Wants::nothing, Wants::likeliest, Wants::logits}) {
         std::uint32_t index = 0;
         for (const StepRows& one : batch) {

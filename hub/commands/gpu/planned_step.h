@@ -17,6 +17,11 @@ struct PlannedStep {
     std::vector<std::uint32_t> index;      // for each row: index of the row in the batch
     std::vector<std::uint32_t> num_pages;  // for each row: KV pages of its sequence after this step
     std::vector<const StepRows*> sequence;  // for each row: its sequence
+    // For each row of the batch, in its order: index of the row among those that StepRows::hidden
+    // asks for; no_row for others.
+    std::vector<std::uint32_t> hidden_row;
+    std::uint32_t num_hidden = 0;
+    static constexpr std::uint32_t no_row = ~0u;
     // number of rows with logits; number of these rows that need only their likeliest tokens
     std::uint32_t num_logits = 0, num_likeliest = 0;
 };

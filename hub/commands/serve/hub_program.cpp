@@ -483,6 +483,20 @@ Status HubProgram::open_late_calls() {
     return {};
 }
 
+// The keys and values of a GPU are in its own memory. What sources of drafts keep is in the hub's,
+// beside them.
+void HubProgram::add_memory_of_drafts() {
+    const std::uint64_t tokens = std::uint64_t{gpu_->kv_pages().num_pages} *
+                                 engine_options_.page_tokens,
+                        copies = gpu_->state_slots().copies_max;
+    for (const DraftSource* source : engine_options_.draft_sources) {
+        const DraftMemory memory = source->memory_max();
+        engine_options_.kv_bytes_max += memory.sequence_bytes * engine_options_.sequences_max +
+                                        memory.token_bytes * tokens +
+                                        copies * source->kept_bytes_max();
+    }
+}
+
 void HubProgram::join_rooms() {
     SwarmOptions swarm_options = swarm_options_of(settings_, model_.package, *registry_);
     swarm_options.closed_for = [this](std::string_view worker_key) -> Duration {
@@ -508,6 +522,7 @@ void HubProgram::join_rooms() {
         engine_options_.draft_sources = only_drafts_ ? std::vector<DraftSource*>{only_drafts_}
                                                      : drafts_.make_sources(engine_options_);
         engine_options_.draft_tokens = settings_.model.draft_tokens;
+        if (gpu_) add_memory_of_drafts();
         log_info("hub: drafts tokens", kv("by", drafts_.words()));
     }
     start_shadow();

@@ -104,6 +104,7 @@ class HubProgram {
     Duration spin_max() const;
     // Returns true if the GPU holds all experts, so that no expert call leaves this machine.
     bool gpu_computes_experts() const;
+    void add_memory_of_drafts();
     std::string gpu_words() const;
     Status open_lossy_modes();
     void offer_lossy_modes(ApiOptions& options);

@@ -14,10 +14,13 @@
 #include <nlohmann/json.hpp>
 
 #include "hub/commands/gpu/gpu_steps.h"
+#include "hub/draft/head_draft.h"
+#include "hub/engine/decoder.h"
 #include "hub/engine/engine.h"
 #include "hub/engine/local_experts.h"
 #include "hub/engine/scores.h"
 #include "hub/model/pack/packer.h"
+#include "hub/model/package/draft_head.h"
 #include "tests/hub/engine/engine_stage.h"
 #include "tests/hub/engine/known_drafts.h"
 #include "tests/hub/gpu/requests.h"
@@ -38,12 +41,22 @@ std::shared_ptr<const ModelPackage> package_of(const std::string& family) {
     auto& package = packages[family];
     if (!package) {
         PackOptions options;
-        options.expert_dtype = ExpertDtype::bf16;
+        options.expert_dtype = ExpertDtype::f32;
+        options.hub_f32 = true;
         must(pack_checkpoint(repository() / "tests/golden/families" / family,
                              folder.path() / family, options, test::compute_threads(), {}));
         package = must(ModelPackage::open(folder.path() / family));
     }
     return package;
+}
+
+GenerationRequest request_of(std::uint32_t i, std::uint32_t vocab_size) {
+    GenerationRequest request = drawn_request(
+        test::random_tokens(1 + i * 7919 % 41, vocab_size, i % 11), 1 + i * 31 % 28);
+    request.sampling.temperature = i % 3 == 0 ? 0 : 0.9;
+    request.sampling.seed = i;
+    request.client = text("client ", i % 3);
+    return request;
 }
 
 class HybridStepsTest : public testing::TestWithParam<Kind> {
@@ -65,6 +78,11 @@ class HybridStepsTest : public testing::TestWithParam<Kind> {
     std::uint32_t vocab_size() const { return package_->config().vocab_size; }
     std::vector<TokenId> tokens(std::size_t count, std::uint32_t seed) const {
         return test::random_tokens(count, vocab_size(), seed);
+    }
+    static nlohmann::json golden() {
+        std::ifstream in(repository() / "tests/golden/families" / GetParam().family /
+                         "golden.json");
+        return nlohmann::json::parse(in);
     }
     KvCacheOptions pages() {
         KvCacheOptions options = steps_->kv_pages();
@@ -230,15 +248,6 @@ TEST_P(HybridStepsTest, TextsGoOnFromCopiesOfEarlierStates) {
     EXPECT_LE(memory.state_copies, engine.counters().memory_max.state_copies);
 }
 
-GenerationRequest request_of(std::uint32_t i, std::uint32_t vocab_size) {
-    GenerationRequest request = drawn_request(
-        test::random_tokens(1 + i * 7919 % 41, vocab_size, i % 11), 1 + i * 31 % 28);
-    request.sampling.temperature = i % 3 == 0 ? 0 : 0.9;
-    request.sampling.seed = i;
-    request.client = text("client ", i % 3);
-    return request;
-}
-
 TEST_P(HybridStepsTest, DraftsAndPreemptionChangeNoText) {
     constexpr std::uint32_t count = 24;
     std::vector<GenerationRequest> requests;
@@ -279,11 +288,115 @@ TEST_P(HybridStepsTest, PreemptedTextsAreComputedAgain) {
     }
 }
 
+// Rows after the final norm have the same bits in every step, beside rows that return logits and
+// rows that return nothing; and they are near those of the cores.
+TEST_P(HybridStepsTest, RowsAfterTheFinalNormAreThoseOfTheText) {
+    const auto a = tokens(70, 1), b = tokens(40, 2);
+    const std::size_t size = package_->config().hidden_size;
+    const auto decoder = must(Decoder::create(package_, test::compute_threads()));
+    const auto rows_of = [&](StepDevice& device, const KvCacheOptions& options,
+                             std::span<const TokenId> ids, std::size_t chunk) {
+        KvCache cache(package_->config(), options);
+        KvCache::Sequence sequence(cache);
+        std::vector<float> all;
+        for (std::size_t i = 0; i < ids.size(); i += chunk) {
+            const StepRows rows{.kv = &sequence,
+                                .tokens = ids.subspan(i, std::min(chunk, ids.size() - i)),
+                                .no_logits = true,
+                                .hidden = true};
+            const auto result = must(device.run({&rows, 1}, experts_, 1, {}));
+            all.insert(all.end(), result.hidden.begin(), result.hidden.end());
+        }
+        return all;
+    };
+    const auto wanted_a = rows_of(*steps_, pages(), a, 1),
+               wanted_b = rows_of(*steps_, pages(), b, 1);
+    const auto on_cores = rows_of(*decoder, {16, 16, KvDtype::f32}, a, 70);
+    ASSERT_EQ(wanted_a.size(), on_cores.size());
+    float worst = 0;
+    for (std::size_t i = 0; i < on_cores.size(); ++i)
+        worst = std::max(worst, std::abs(wanted_a[i] - on_cores[i]));
+    EXPECT_LE(worst, 1e-3f);
+
+    const auto logits_a = alone(a);
+    for (const std::uint32_t parts : {1u, 3u}) {
+        KvCache cache(package_->config(), pages());
+        KvCache::Sequence of_a(cache), of_b(cache), of_c(cache);
+        const StepRows batch[] = {{.kv = &of_a, .tokens = a, .all_logits = true, .hidden = true},
+                                  {.kv = &of_c, .tokens = std::span(a).first(9)},
+                                  {.kv = &of_b, .tokens = b, .no_logits = true, .hidden = true}};
+        const StepResult result = must(steps_->run(batch, experts_, parts, {}));
+        std::vector<float> both = wanted_a;
+        both.insert(both.end(), wanted_b.begin(), wanted_b.end());
+        EXPECT_EQ(result.hidden, both);
+        std::vector<float> logits = logits_a;
+        const auto ninth = logits_a.begin() + 8 * vocab_size();
+        logits.insert(logits.end(), ninth, ninth + vocab_size());
+        EXPECT_EQ(result.logits, logits);
+        EXPECT_EQ(result.hidden.size(), 110 * size);
+    }
+}
+
+// The draft head is computed on the cores from the rows of the GPU. Its drafts of the golden's
+// texts are the golden ones, and a text with them is the text without.
+TEST_P(HybridStepsTest, DraftHeadOfTheCoresDraftsBesideTheGpu) {
+    const auto head_package = must(open_draft_head(*package_));
+    const auto head = must(Decoder::draft_head_of(package_, head_package, test::compute_threads(),
+                                                  {.arithmetic = Arithmetic::exact}));
+    LocalExperts head_experts(head_package, test::compute_threads(), {}, Arithmetic::exact);
+    const HeadDraftOptions one_token{
+        .kv = {.page_tokens = 16, .num_pages = 256, .dtype = KvDtype::f32}, .tokens_max = 1};
+    std::size_t compared = 0;
+    for (const auto& entry : golden()) {
+        if (!entry.contains("mtp_draft")) continue;
+        GenerationRequest request;
+        request.prompt = entry.at("ids").get<std::vector<TokenId>>();
+        request.sampling.temperature = 0;
+        std::vector<TokenId> text = request.prompt;
+        for (const auto& id : entry.at("greedy")) text.push_back(id.get<TokenId>());
+        KvCache cache(package_->config(), pages());
+        KvCache::Sequence sequence(cache);
+        const StepRows rows{.kv = &sequence, .tokens = text, .no_logits = true, .hidden = true};
+        const std::vector<float> hidden = must(steps_->run({&rows, 1}, experts_, 1, {})).hidden;
+
+        HeadDrafts drafts(*head, head_experts, one_token);
+        const auto own = drafts.begin(request);
+        const std::size_t size = package_->config().hidden_size;
+        for (std::size_t j = 0, seen = 0; j < entry.at("mtp_draft").size(); ++j) {
+            const std::size_t end = request.prompt.size() + j;
+            drafts.see(*own, static_cast<std::uint32_t>(seen),
+                       std::span(hidden).subspan(seen * size, (end - seen) * size));
+            seen = end;
+            DraftCall call{
+                .draft = own.get(), .tokens = std::span(text).first(end + 1), .tokens_max = 1};
+            drafts.propose({&call, 1});
+            ASSERT_EQ(call.proposed.size(), 1u);
+            if (entry.at("mtp_draft_margin")[j].get<double>() <= 2e-3) continue;
+            EXPECT_EQ(call.proposed[0], entry.at("mtp_draft")[j].get<TokenId>()) << j;
+            ++compared;
+        }
+    }
+    EXPECT_GT(compared, 50u);
+
+    std::vector<GenerationRequest> requests;
+    for (std::uint32_t i = 0; i < 8; ++i) requests.push_back(request_of(i, vocab_size()));
+    EngineOptions options = engine_options(16);
+    const auto wanted = run(requests, options);
+    HeadDraftOptions four = one_token;
+    four.tokens_max = 4;
+    HeadDrafts drafts(*head, head_experts, four);
+    options.draft_sources = {&drafts};
+    options.draft_tokens = 4;
+    options.kv_bytes_max += 64u << 20;
+    expect_equal(run(requests, options), wanted);
+    EXPECT_GT(counters_.drafted_tokens, 50u);
+    EXPECT_GT(counters_.accepted_tokens, 0u);
+}
+
 // Every text of the golden file is computed beside all others.
 TEST_P(HybridStepsTest, TextsTogetherAgreeWithTheirGolden) {
     const std::string family = GetParam().family;
-    std::ifstream in(repository() / "tests/golden/families" / family / "golden.json");
-    const nlohmann::json golden = nlohmann::json::parse(in);
+    const nlohmann::json golden = this->golden();
     steps_ = open(static_cast<std::uint32_t>(golden.size()));
     KvCache cache(package_->config(), pages());
     std::vector<std::unique_ptr<KvCache::Sequence>> sequences;
