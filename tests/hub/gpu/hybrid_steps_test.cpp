@@ -13,6 +13,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "hub/commands/gpu/gpu_device.h"
 #include "hub/commands/gpu/gpu_steps.h"
 #include "hub/draft/head_draft.h"
 #include "hub/engine/decoder.h"
@@ -25,6 +26,7 @@
 #include "tests/hub/engine/known_drafts.h"
 #include "tests/hub/gpu/requests.h"
 #include "tests/support/repository.h"
+#include "web-worker/gpu/device_decorator.h"
 
 namespace moex {
 namespace {
@@ -58,6 +60,35 @@ GenerationRequest request_of(std::uint32_t i, std::uint32_t vocab_size) {
     request.client = text("client ", i % 3);
     return request;
 }
+
+// Works like the real device for `submits_left` submissions; then its data is lost.
+class BreakingDevice : public gpu::DeviceDecorator {
+  public:
+    BreakingDevice(std::unique_ptr<gpu::Device> device, gpu::PostFunction post,
+                   std::uint32_t& submits_left)
+        : DeviceDecorator(*device),
+          owned_(std::move(device)),
+          post_(std::move(post)),
+          submits_left_(submits_left) {}
+    void submit(std::span<const gpu::Command> commands) override {
+        is_lost_ = is_lost_ || submits_left_-- == 0;
+        if (!is_lost_) device_.submit(commands);
+    }
+    void write_buffer(gpu::BufferId buffer, std::uint64_t offset_bytes, ByteView bytes) override {
+        if (!is_lost_) device_.write_buffer(buffer, offset_bytes, bytes);
+    }
+    void read_buffer(gpu::BufferId buffer, std::uint64_t size_bytes,
+                     std::function<void(Result<ByteView>)> done) override {
+        if (!is_lost_) return device_.read_buffer(buffer, size_bytes, std::move(done));
+        post_([done = std::move(done)] { done(Error{ErrorCode::device_lost, "it broke"}); });
+    }
+
+  private:
+    std::unique_ptr<gpu::Device> owned_;
+    gpu::PostFunction post_;
+    std::uint32_t& submits_left_;
+    bool is_lost_ = false;
+};
 
 class HybridStepsTest : public testing::TestWithParam<Kind> {
   protected:
@@ -391,6 +422,47 @@ TEST_P(HybridStepsTest, DraftHeadOfTheCoresDraftsBesideTheGpu) {
     expect_equal(run(requests, options), wanted);
     EXPECT_GT(counters_.drafted_tokens, 50u);
     EXPECT_GT(counters_.accepted_tokens, 0u);
+}
+
+// The states are lost with the GPU. The next device, or the cores, computes them again from the
+// tokens, and the texts are those of the golden file.
+TEST_P(HybridStepsTest, StatesThatWereLostAreComputedAgain) {
+    const nlohmann::json entries = golden();
+    const auto cores = must(Decoder::create(package_, test::compute_threads()));
+    for (const std::uint32_t devices : {2u, 1u}) {
+        std::uint32_t submits_left = ~0u, opened = 0, cores_asked = 0;
+        steps_ = must(open_gpu_steps(
+            package_, test::compute_threads(),
+            {.device = "0",
+             .holds_experts = GetParam().holds_experts,
+             .sequences_max = 4,
+             .step_rows_max = 64,
+             .cores = [&]() -> Result<StepDevice*> {
+                 ++cores_asked;
+                 return cores.get();
+             },
+             .open_device = [&](const std::string& name,
+                                gpu::PostFunction post) -> Result<std::unique_ptr<gpu::Device>> {
+                 if (opened == devices) return Error{ErrorCode::unavailable, "none is left"};
+                 ++opened;
+                 MOEX_ASSIGN(device, open_gpu_device(name, post));
+                 return std::unique_ptr<gpu::Device>(std::make_unique<BreakingDevice>(
+                     std::move(device), std::move(post), submits_left));
+             }}));
+        std::vector<GenerationRequest> requests;
+        for (const auto& entry : entries)
+            requests.push_back(greedy(entry.at("ids").get<std::vector<TokenId>>(),
+                                      static_cast<std::uint32_t>(entry.at("greedy").size())));
+        submits_left = GetParam().holds_experts ? 12 : 40;  // in the middle of the answers
+        const std::vector<Outcome> outcomes = run(requests, engine_options(16));
+        EXPECT_EQ(opened, devices);
+        EXPECT_EQ(cores_asked, devices == 1 ? 1u : 0u);
+        for (std::size_t i = 0; i < outcomes.size(); ++i) {
+            EXPECT_EQ(outcomes[i].end.reason, FinishReason::length)
+                << outcomes[i].end.error.message;
+            EXPECT_EQ(outcomes[i].ids, entries[i].at("greedy").get<std::vector<TokenId>>()) << i;
+        }
+    }
 }
 
 // Every text of the golden file is computed beside all others.
