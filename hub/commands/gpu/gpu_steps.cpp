@@ -194,12 +194,7 @@ class VulkanSteps : public GpuSteps {
                             binding_bytes = std::min(adapter.max_binding_bytes,
                                                      adapter.max_buffer_bytes);
         const std::uint64_t bindable = binding_bytes / page_layer_bytes;
-        auto there = static_cast<std::uint64_t>(static_cast<double>(adapter.memory_bytes) *
-                                                memory_share_max);
-        if (options.memory_bytes_max > 0)
-            there = there > 0 ? std::min(there, options.memory_bytes_max)
-                              : options.memory_bytes_max;
-
+        const std::uint64_t there = bytes_there();
         GpuDecoderOptions decoder{.rows_max = options.step_rows_max,
                                   .reads_rows = true,
                                   .lanes = num_lanes(),
@@ -228,6 +223,14 @@ class VulkanSteps : public GpuSteps {
         return decoder;
     }
 
+    // Returns the bytes of the GPU's memory that the hub may use; 0: unknown.
+    std::uint64_t bytes_there() const {
+        const auto there = static_cast<std::uint64_t>(
+            static_cast<double>(device_->adapter().memory_bytes) * memory_share_max);
+        const std::uint64_t most = options_.memory_bytes_max;
+        return there > 0 && most > 0 ? std::min(there, most) : std::max(there, most);
+    }
+
     static std::uint64_t num_kv_layers(const DecoderModel& model) {
         std::uint64_t count = 0;
         for (std::uint32_t layer = 0; layer < model.num_layers; ++layer)
@@ -245,11 +248,24 @@ class VulkanSteps : public GpuSteps {
         if (!options_.keeps_states) return slots;
         const std::uint64_t copy_bytes = options_.state_bytes_max > 0 ? options_.state_bytes_max
                                                                       : options_.kv_bytes_max / 4;
+        const gpu::AdapterInfo& adapter = device_->adapter();
         slots.copies_max = copy_bytes > 0
                                ? static_cast<std::uint32_t>(copy_bytes / slots.slot_bytes)
                                : options_.sequences_max;
+        // By default, copies take at most a quarter of what all but copies and pages leave free.
+        if (const std::uint64_t there = bytes_there(); copy_bytes == 0 && there > 0) {
+            const GpuDecoderOptions least{.rows_max = options_.step_rows_max,
+                                          .pages = 1,
+                                          .lanes = num_lanes(),
+                                          .state_slots = slots.num_slots() - slots.copies_max,
+                                          .journals = slots.sequences_max};
+            const DecoderSizes sizes = GpuDecoder::sizes_of(adapter, model, least);
+            const std::uint64_t others = DecoderMemory::needs_of(model, sizes).all(),
+                                free = there - std::min(there, others);
+            slots.copies_max = static_cast<std::uint32_t>(
+                std::min<std::uint64_t>(slots.copies_max, free / 4 / slots.slot_bytes));
+        }
         // A layer's states are in one buffer.
-        const gpu::AdapterInfo& adapter = device_->adapter();
         const std::uint64_t bindable = std::min(adapter.max_binding_bytes,
                                                 adapter.max_buffer_bytes) /
                                        DecoderMemory::state_bytes(model);

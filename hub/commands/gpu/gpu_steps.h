@@ -36,8 +36,8 @@ struct GpuStepsOptions {
     // the weights leave free.
     std::uint64_t kv_bytes_max = 0;
     // For a model with recurrent states, the memory of their copies, from which texts that begin
-    // alike go on; 0: a quarter of kv_bytes_max, or as many copies as sequences. Without
-    // `keeps_states` there are none.
+    // alike go on; 0: a quarter of kv_bytes_max, or as many copies as sequences within a quarter of
+    // the free memory. Without `keeps_states` there are none.
     std::uint64_t state_bytes_max = 0;
     bool keeps_states = true;
     // Format of the KV cache on the GPU. int8 means u8 codes with an f16 scale and zero for each

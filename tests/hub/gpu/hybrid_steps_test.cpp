@@ -424,6 +424,30 @@ TEST_P(HybridStepsTest, DraftHeadOfTheCoresDraftsBesideTheGpu) {
     EXPECT_GT(counters_.accepted_tokens, 0u);
 }
 
+// A GPU with little memory has the states of all sequences, and fewer copies.
+TEST_P(HybridStepsTest, CopiesLeaveRoomWhereMemoryIsShort) {
+    constexpr std::uint32_t sequences_max = 64;
+    const auto copies_with = [&](std::uint64_t bytes) -> Result<std::uint32_t> {
+        MOEX_ASSIGN(steps, open_gpu_steps(package_, test::compute_threads(),
+                                          {.device = "0",
+                                           .holds_experts = GetParam().holds_experts,
+                                           .sequences_max = sequences_max,
+                                           .step_rows_max = 64,
+                                           .memory_bytes_max = bytes}));
+        const StateSlotSizes slots = steps->state_slots();
+        EXPECT_EQ(slots.sequences_max, sequences_max);
+        EXPECT_LT(steps->weight_bytes() + slots.all_bytes() + steps->kv_bytes(), bytes);
+        return slots.copies_max;
+    };
+    std::uint64_t bytes = 1u << 20;
+    auto copies = copies_with(bytes);
+    while (!copies.ok() && copies.error().code == ErrorCode::no_space)
+        copies = copies_with(bytes += bytes / 20);
+    ASSERT_TRUE(copies.ok()) << copies.error().message;
+    EXPECT_LT(*copies, sequences_max);
+    EXPECT_EQ(must(copies_with(4 * bytes)), sequences_max);
+}
+
 // The states are lost with the GPU. The next device, or the cores, computes them again from the
 // tokens, and the texts are those of the golden file.
 TEST_P(HybridStepsTest, StatesThatWereLostAreComputedAgain) {
