@@ -35,7 +35,7 @@ struct GpuDecoderOptions {
     // Limit of rows in a step whose logits or likeliest tokens are read: drafted tokens and the
     // token before them (token_drafts.h). 8 rows are one tile of a product.
     std::uint32_t draft_rows = 1;
-    bool likeliest = false;  // permit StepLogits::likeliest; always set for several sequences
+    bool likeliest = false;   // permit StepLogits::likeliest; always set for several sequences
     bool reads_rows = false;  // permit DecoderBatch::reads_rows
     // Total pages of keys and values, if several sequences share the cache; 0 for one sequence.
     std::uint32_t pages = 0;
