@@ -199,7 +199,7 @@ int main_of(int argc, char** argv) {
                                             std::memcmp(a.data(), b.data(), 4 * a.size()) == 0;
                                  });
     for (const Run& one : {whole, paged})
-        std::printf("%s,%s,%s,%u,%u,%u,%.1f,%.1f,%.2f,%.1f,%d\n", adapter.c_str(),
+        std::printf("\"%s\",%s,%s,%u,%u,%u,%.1f,%.1f,%.2f,%.1f,%d\n", adapter.c_str(),
                     options.shape.c_str(), options.kv.c_str(), options.tokens, one.pages, one.slots,
                     one.kv_mb, one.prompt_tok_s, one.ms_token, one.read_mb_token, same ? 1 : 0);
     return same ? 0 : 1;
