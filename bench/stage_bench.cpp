@@ -164,6 +164,7 @@ class StageBench {
                                    static_cast<double>(kv_head_bytes(dtype, config.head_dim));
         config.num_layers = static_cast<std::uint32_t>(
             std::clamp(static_cast<double>(ring_bytes) / layer_bytes, 1.0, 1024.0));
+        config.layers.assign(config.num_layers, LayerPlan{});
         KvCache cache(config, {16, context / 16 + 1, dtype});
         KvCache::Sequence sequence(cache);
         if (!sequence.reserve(context)) fail("no room for keys and values");
