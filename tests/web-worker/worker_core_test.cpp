@@ -5,14 +5,19 @@ namespace moex {
 namespace {
 
 class ServingTest : public testing::TestWithParam<ExpertForm> {};
-INSTANTIATE_TEST_SUITE_P(
-    EveryForm, ServingTest,
-    testing::Values(ExpertForm::plain, ExpertForm::clamped, ExpertForm::mxfp4,
-                    ExpertForm::mxfp4_clamped),
-    [](const auto& info) {
-        static constexpr const char* names[] = {"Plain", "Clamped", "Mxfp4", "Mxfp4Clamped"};
-        return names[static_cast<std::size_t>(info.param)];
-    });
+const char* name_of(ExpertForm form) {
+    switch (form) {
+        case ExpertForm::plain: return "Plain";
+        case ExpertForm::clamped: return "Clamped";
+        case ExpertForm::mxfp4: return "Mxfp4";
+        case ExpertForm::mxfp4_clamped: break;
+    }
+    return "Mxfp4Clamped";
+}
+INSTANTIATE_TEST_SUITE_P(EveryForm, ServingTest,
+                         testing::Values(ExpertForm::plain, ExpertForm::clamped, ExpertForm::mxfp4,
+                                         ExpertForm::mxfp4_clamped),
+                         [](const auto& info) { return name_of(info.param); });
 
 // The known answers of other forms than the plain one are computed once a model has such experts.
 TEST_P(ServingTest, WorkerServesWhatItWasAssigned) {
