@@ -104,7 +104,7 @@ class LyingWorker {
                         .description = "lying worker",
                         .budget_bytes = 8ull << 30};
         hello.client = "lying 0.1.0";
-        hello.caps.push_back(clamped_cap);
+        hello.caps.insert(hello.caps.end(), {clamped_cap, mxfp4_cap});
         hello.worker_key = key_;
         socket_->send(encode_hello(hello));
     }
