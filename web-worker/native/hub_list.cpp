@@ -10,6 +10,9 @@ bool is_same(const HubUrl& a, const HubUrl& b) {
            a.hub_id == b.hub_id;
 }
 
+// The name under which the key of a hub is known (known_hub.h).
+std::string key_name(const HubUrl& hub) { return hub.authority() + hub.path; }
+
 void add(std::vector<HubUrl>& hubs, const HubUrl& hub) {
     const auto same = [&](const HubUrl& known) { return is_same(known, hub); };
     if (std::ranges::none_of(hubs, same)) hubs.push_back(hub);
@@ -29,6 +32,7 @@ std::optional<HubUrl> HubList::url_of(const HubPlace& hub) const {
 }
 
 void HubList::welcomed(std::string_view id, const std::vector<HubPlace>& others) {
+    refused_.clear();
     HubUrl here = current();
     // Name the hub from now on, so that a balancer sends this worker back to the same one.
     here.hub_id = id;
@@ -54,8 +58,16 @@ bool HubList::move_to(const HubPlace& hub) {
 }
 
 void HubList::ended(bool is_open, bool is_stopping) {
+    refused_.clear();
     if (is_open && !is_stopping) return;
     std::ranges::rotate(tries_, tries_.begin() + 1);
+}
+
+bool HubList::refused() {
+    refused_.insert(key_name(current()));
+    std::ranges::rotate(tries_, tries_.begin() + 1);
+    return std::ranges::all_of(tries_,
+                               [&](const HubUrl& hub) { return refused_.contains(key_name(hub)); });
 }
 
 }  // namespace moex::native

@@ -4,6 +4,8 @@
 // or cannot be reached comes last from then on. Owner: the worker's event loop.
 #pragma once
 
+#include <set>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -19,7 +21,6 @@ class HubList {
 
     // The hub to connect to now.
     const HubUrl& current() const { return tries_.front(); }
-    bool has_others() const { return tries_.size() > 1; }
 
     // Takes the hubs of a WELCOME of the current hub: its id, and the others, the best first. An
     // address that cannot be read is left out, and so is one without TLS if the current hub has
@@ -30,12 +31,17 @@ class HubList {
     // The connection to the current hub has ended: `is_open` if there was one, `is_stopping` if the
     // hub said that it stops.
     void ended(bool is_open, bool is_stopping);
+    // The current hub has another key than the known one; the next connection goes to another hub.
+    // Returns true if all hubs were refused so, one after the other: no further try would help.
+    // Keys are known by address, so that one address with several ids counts once.
+    bool refused();
 
   private:
     std::optional<HubUrl> url_of(const HubPlace& hub) const;
 
     const std::vector<HubUrl> given_;
-    std::vector<HubUrl> tries_;  // in this order; never empty
+    std::vector<HubUrl> tries_;      // in this order; never empty
+    std::set<std::string> refused_;  // addresses with another key, since the last other event
 };
 
 }  // namespace moex::native

@@ -92,9 +92,9 @@ class NativePlatform : public Platform {
                 hub_ = *std::move(hub);
                 return open_socket();
             }
-            if (hub.error().code == ErrorCode::unauthorized && !hubs_.has_others())
-                return core_->on_other_hub(hub.error().message);
-            hubs_.ended(false, false);
+            const bool is_other = hub.error().code == ErrorCode::unauthorized;
+            if (is_other && hubs_.refused()) return core_->on_other_hub(hub.error().message);
+            if (!is_other) hubs_.ended(false, false);
             core_->on_closed(closed_abnormally, hub.error().message);
         });
     }

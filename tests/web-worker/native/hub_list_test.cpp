@@ -38,7 +38,6 @@ TEST(HubListTest, ABrokenConnectionIsTriedOnceMoreAtTheSameHub) {
 
 TEST(HubListTest, AHubThatStopsIsLeftAtOnce) {
     HubList hubs = list_of({"ws://a:1"});
-    EXPECT_FALSE(hubs.has_others());
     hubs.ended(was_open, stops);
     EXPECT_EQ(next(hubs), "a:1/worker") << "there is no other";
 
@@ -59,6 +58,27 @@ TEST(HubListTest, HubsOfOneOriginDifferByTheirIds) {
     EXPECT_EQ(next(hubs), "hub.example:443/worker?hub=bbbbbbbb");
     hubs.ended(was_not_open, breaks);
     EXPECT_EQ(next(hubs), "hub.example:443/worker") << "any hub that the balancer chooses";
+}
+
+TEST(HubListTest, AHubWithAnotherKeyEndsAWorkerWithoutOthers) {
+    HubList hubs = list_of({"ws://a:1"});
+    EXPECT_TRUE(hubs.refused());
+    hubs.welcomed("aaaaaaaa", {});
+    EXPECT_TRUE(hubs.refused()) << "the list has this hub with and without its id";
+}
+
+TEST(HubListTest, AllHubsAreTriedBeforeOtherKeysEndAWorker) {
+    HubList hubs = list_of({"ws://a:1"});
+    hubs.welcomed("aaaaaaaa", {{"bbbbbbbb", "http://b:2"}});
+    EXPECT_FALSE(hubs.refused());
+    EXPECT_EQ(next(hubs), "b:2/worker?hub=bbbbbbbb");
+    hubs.ended(was_not_open, breaks);
+    EXPECT_EQ(next(hubs), "a:1/worker");
+    EXPECT_FALSE(hubs.refused()) << "b may answer the next time";
+    EXPECT_EQ(next(hubs), "a:1/worker?hub=aaaaaaaa");
+    EXPECT_FALSE(hubs.refused()) << "one address counts once";
+    EXPECT_EQ(next(hubs), "b:2/worker?hub=bbbbbbbb");
+    EXPECT_TRUE(hubs.refused());
 }
 
 TEST(HubListTest, AMoveGoesToTheNamedHubAndBackIfItIsNotThere) {
