@@ -44,8 +44,8 @@ class RecurrentSnapshots {
     // The same where a device stores the states: to keep a copy is to hold its slot.
     StateSlotPtr find_slot(std::uint32_t page);
     void keep(std::uint32_t page, const StateSlotPtr& slot, const MakeCompanion& make);
-    // Drops the copy that was used longest ago and whose slot nobody else holds. Returns false if
-    // there is none.
+    // Drops the least recently used copy whose slot has no other holder. Returns false if there is
+    // no such copy.
     bool drop_oldest_slot();
     // Bytes of all copies in memory here, and of their companions.
     std::uint64_t used_bytes() const;

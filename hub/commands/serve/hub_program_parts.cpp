@@ -77,7 +77,6 @@ Status HubProgram::open_hints() {
     return {};
 }
 
-// Prepares the layers for workers that compute them whole, unless something forbids it.
 // Returns true if this machine can read the experts' weights, and uses them for checks only.
 bool HubProgram::has_weights_for_checks() const {
     return span_layers_ && model_.local && !settings_.contributors.has_local_fallback &&
@@ -114,6 +113,7 @@ void HubProgram::pack_experts() {
         std::move(layers));
 }
 
+// Prepares the layers for workers that compute them whole, unless something forbids it.
 void HubProgram::open_spans() {
     const ContributorSettings& contributors = settings_.contributors;
     if (!contributors.uses_spans || !swarm_computes()) return;
