@@ -47,6 +47,11 @@ void GpuDecoder::create(gpu::Device& device, const DecoderModel& model,
         return done(Error{ErrorCode::invalid_argument,
                           "several sequences of a model with a gated delta rule need places for "
                           "their states"});
+    if ((options.slots > 0 || options.evicted != nullptr) &&
+        (options.pages > 0 || model.has_delta()))
+        return done(Error{ErrorCode::invalid_argument,
+                          "pages outside of the GPU's memory are those of one sequence, of a model "
+                          "without a gated delta rule"});
 
     std::unique_ptr<GpuDecoder> decoder(
         new GpuDecoder(device, model, sizes_of(device.adapter(), model, options)));

@@ -41,7 +41,8 @@ struct GpuDecoderOptions {
     std::uint32_t pages = 0;
     std::uint32_t lanes = 1;  // limit of batches in flight, for several sequences only
     // For one sequence: the pages that fit into the GPU's memory; 0: all pages of the context. The
-    // other pages are in `evicted`, which outlives the decoder (paged_steps.h).
+    // other pages are in `evicted`, which outlives the decoder (paged_steps.h). Error
+    // invalid_argument: `pages` is given too, or the model has a gated delta rule.
     std::uint32_t slots = 0;
     EvictedPages* evicted = nullptr;
     // Of a model with a gated delta rule, for several sequences: places for states, and for

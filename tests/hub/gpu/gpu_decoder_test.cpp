@@ -333,6 +333,44 @@ TEST(GpuDecoderTest, HybridSequenceIsEmptyOnceItGoesBack) {
     expect_same_bits(model.logits(ids, 6), wanted);
 }
 
+// A cache of several sequences, and one with states, has no table of evicted pages.
+TEST(GpuDecoderTest, EvictedPagesOfASharedCacheOrOfStatesAreRefused) {
+    struct NoStore : EvictedPages {
+        void write(std::uint32_t, ByteView, std::function<void(Status)> done) override {
+            done(Error{ErrorCode::internal, "a page was written"});
+        }
+        void read(std::uint32_t, std::span<const std::uint32_t>,
+                  std::function<void(Result<ByteView>)> done) override {
+            done(Error{ErrorCode::internal, "a page was read"});
+        }
+    } store;
+    const test::TemporaryFolder folder("gpu-evicted");
+    test::PostedLoop loop;
+    const auto device = must(gpu::open_vulkan_device({}, loop.poster()));
+    int num_packages = 0;
+    const auto code_of = [&](const char* name, const GpuDecoderOptions& options) {
+        const auto package = packed(source_folder / "tests/golden" / name,
+                                    folder.path() / std::to_string(++num_packages));
+        const DecoderModel model = must(decoder_model_of(*package));
+        PackageWeights weights(package, model);
+        std::optional<ErrorCode> code;
+        bool finished = false;
+        GpuDecoder::create(*device, model, options, weights, [&](auto created) {
+            finished = true;
+            if (!created.ok()) code = created.error().code;
+        });
+        if (!finished) loop.run_until(finished);
+        return code;
+    };
+    const char *const plain = "families/olmoe", *const hybrid = "families/qwen3-next";
+    const auto refused = std::optional(ErrorCode::invalid_argument);
+    EXPECT_EQ(code_of(plain, {.context_tokens = 1024, .slots = 4, .evicted = &store}),
+              std::nullopt);
+    EXPECT_EQ(code_of(plain, {.pages = 8, .slots = 4, .evicted = &store}), refused);
+    EXPECT_EQ(code_of(plain, {.pages = 8, .slots = 4}), refused);
+    EXPECT_EQ(code_of(hybrid, {.context_tokens = 1024, .slots = 4, .evicted = &store}), refused);
+}
+
 TEST(GpuDecoderTest, LayersThatItDoesNotComputeAreRefusedByName) {
     const test::TemporaryFolder folder("gpu-refused");
     const auto package_of = [&](const char* family) {
