@@ -1,6 +1,11 @@
 #include "web-worker/native/hub_list.h"
 
+#include <netdb.h>
+#include <netinet/in.h>
+
 #include <algorithm>
+#include <cstring>
+#include <memory>
 
 namespace moex::native {
 namespace {
@@ -8,6 +13,50 @@ namespace {
 bool is_same(const HubUrl& a, const HubUrl& b) {
     return a.tls == b.tls && a.host == b.host && a.port == b.port && a.path == b.path &&
            a.hub_id == b.hub_id;
+}
+
+// The networks that an address belongs to. `open`: a public address, or a host name.
+enum class HostKind { open, loopback, in_private, link_local };
+
+HostKind kind_of_ipv4(std::uint32_t address) {
+    const auto is_in = [&](std::uint32_t network, int bits) {
+        return (address ^ network) >> (32 - bits) == 0;
+    };
+    if (is_in(0x7f000000, 8) || is_in(0, 8)) return HostKind::loopback;  // 0.0.0.0 is this machine
+    if (is_in(0xa9fe0000, 16)) return HostKind::link_local;
+    const bool is_private = is_in(0x0a000000, 8) || is_in(0xac100000, 12) ||
+                            is_in(0xc0a80000, 16) || is_in(0x64400000, 10);
+    return is_private ? HostKind::in_private : HostKind::open;
+}
+
+HostKind kind_of_ipv6(const in6_addr& address) {
+    const std::uint8_t* const bytes = address.s6_addr;
+    if (IN6_IS_ADDR_V4MAPPED(&address)) {
+        std::uint32_t mapped = 0;
+        std::memcpy(&mapped, bytes + 12, sizeof mapped);
+        return kind_of_ipv4(ntohl(mapped));
+    }
+    if (IN6_IS_ADDR_LOOPBACK(&address) || IN6_IS_ADDR_UNSPECIFIED(&address))
+        return HostKind::loopback;
+    if (IN6_IS_ADDR_LINKLOCAL(&address)) return HostKind::link_local;
+    return (bytes[0] & 0xfe) == 0xfc ? HostKind::in_private : HostKind::open;
+}
+
+// The resolver itself parses the address, since it also takes forms such as 127.1 and 0x7f000001.
+HostKind host_kind(const std::string& host) {
+    if (host == "localhost") return HostKind::loopback;
+    addrinfo wanted{}, *found = nullptr;
+    wanted.ai_flags = AI_NUMERICHOST;  // no look-up of names
+    if (getaddrinfo(host.c_str(), nullptr, &wanted, &found) != 0) return HostKind::open;
+    const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> parsed(found, freeaddrinfo);
+    if (parsed->ai_family == AF_INET) {
+        sockaddr_in address{};
+        std::memcpy(&address, parsed->ai_addr, sizeof address);
+        return kind_of_ipv4(ntohl(address.sin_addr.s_addr));
+    }
+    sockaddr_in6 address{};
+    std::memcpy(&address, parsed->ai_addr, sizeof address);
+    return kind_of_ipv6(address.sin6_addr);
 }
 
 // The name under which the key of a hub is known (known_hub.h).
@@ -27,6 +76,8 @@ HubList::HubList(std::vector<HubUrl> given) : given_(std::move(given)) {
 std::optional<HubUrl> HubList::url_of(const HubPlace& hub) const {
     auto url = parse_hub_url(hub.address);
     if (!url.ok() || (current().tls && !url->tls)) return std::nullopt;
+    const HostKind kind = host_kind(url->host);
+    if (kind != HostKind::open && kind != host_kind(current().host)) return std::nullopt;
     url->hub_id = hub.id;
     return *std::move(url);
 }

@@ -24,7 +24,10 @@ class HubList {
 
     // Takes the hubs of a WELCOME of the current hub: its id, and the others, the best first. An
     // address that cannot be read is left out, and so is one without TLS if the current hub has
-    // TLS: the token is not sent in the clear because a hub says so.
+    // TLS: the token is not sent in the clear because a hub says so. A loopback, private or
+    // link-local address is left out unless the current hub's address is of the same kind: a hub
+    // elsewhere does not choose where in this network the worker sends requests. Names are not
+    // resolved for this.
     void welcomed(std::string_view id, const std::vector<HubPlace>& others);
     // The next connection goes to `hub`. Returns false if its address is left out as above.
     bool move_to(const HubPlace& hub);

@@ -102,5 +102,39 @@ TEST(HubListTest, AnAddressThatIsUnreadOrInTheClearIsLeftOut) {
     EXPECT_TRUE(hubs.move_to({"dddddddd", "https://d:4"}));
 }
 
+bool may_move(const char* from, const std::string& to) {
+    HubList hubs = list_of({from});
+    return hubs.move_to({"bbbbbbbb", "http://" + to + ":2"});
+}
+
+TEST(HubListTest, AHubElsewhereNamesNoAddressOfTheWorkersNetwork) {
+    for (const char* address :
+         {"127.0.0.1", "127.1", "0x7f.1", "2130706433", "0.0.0.0", "localhost", "[::1]", "[::]",
+          "[::ffff:127.0.0.1]", "10.0.0.5", "172.16.0.1", "172.31.255.255", "192.168.1.1",
+          "100.64.0.1", "[fd00::1]", "169.254.169.254", "[fe80::1]"}) {
+        EXPECT_FALSE(may_move("ws://hub.example:1", address)) << address;
+        EXPECT_FALSE(may_move("ws://8.8.8.8:1", address)) << address;
+    }
+    for (const char* address : {"8.8.4.4", "172.32.0.1", "100.128.0.1", "11.0.0.1", "[2001:db8::1]",
+                                "b.example", "10.example"})
+        EXPECT_TRUE(may_move("ws://hub.example:1", address)) << address;
+
+    HubList hubs = list_of({"ws://hub.example:1"});
+    hubs.welcomed("aaaaaaaa", {{"bbbbbbbb", "http://192.168.1.1:80"}});
+    hubs.ended(was_open, stops);
+    EXPECT_EQ(next(hubs), "hub.example:1/worker");
+}
+
+TEST(HubListTest, AHubNamesAddressesOfItsOwnKind) {
+    EXPECT_TRUE(may_move("ws://127.0.0.1:1", "localhost"));
+    EXPECT_TRUE(may_move("ws://localhost:1", "127.0.0.1"));
+    EXPECT_TRUE(may_move("ws://10.0.0.5:1", "192.168.1.1"));
+    EXPECT_TRUE(may_move("ws://10.0.0.5:1", "8.8.8.8"));
+    EXPECT_TRUE(may_move("ws://169.254.1.1:1", "[fe80::2]"));
+    EXPECT_FALSE(may_move("ws://10.0.0.5:1", "127.0.0.1"));
+    EXPECT_FALSE(may_move("ws://10.0.0.5:1", "169.254.169.254"));
+    EXPECT_FALSE(may_move("ws://127.0.0.1:1", "10.0.0.5"));
+}
+
 }  // namespace
 }  // namespace moex::native
