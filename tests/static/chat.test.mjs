@@ -331,11 +331,11 @@ class SmallWorker extends ScriptedWorker {
   static loads = [];
   hear(message) {
     super.hear(message);
-    const { type, payload: { context_tokens_max: context_tokens } } = message;
+    const { type, payload: { context_tokens_max: context_tokens, kv_share } } = message;
     const looked = { name: "m", bytes: 9, missing_bytes: 0 };
     if (type === "START_SESSION") queueMicrotask(() => this.report({ looked }));
     if (type !== "LOAD") return;
-    SmallWorker.loads.push(context_tokens);
+    SmallWorker.loads.push(`${context_tokens}/${kv_share}`);
     const fits = context_tokens <= SmallWorker.room_tokens;
     queueMicrotask(() => this.report(
       fits ? { ready: { context_tokens } } : { failed: { code: "no_memory", message: "out of memory" } }));
@@ -369,9 +369,10 @@ test("GpuWithLittleMemoryGetsASmallerContext", async () => {
   const halved = await settledWith(1500);
   assert.equal(halved.context_tokens, 1024);
   assert.match(deviceWords(halved), /memory is short, so a conversation has room for 1,024 tokens\.$/);
-  assert.deepEqual(SmallWorker.loads, [4096, 2048, 1024]);
+  const shares = ["4096/1", "4096/2", "4096/4"];
+  assert.deepEqual(SmallWorker.loads, [...shares, "2048/4", "1024/4"]);
   const told = await settledWith(0);
-  assert.deepEqual(SmallWorker.loads, [4096, 2048, 1024, 512]);
+  assert.deepEqual(SmallWorker.loads, [...shares, "2048/4", "1024/4", "512/4"]);
   assert.match(deviceWords(told), /GPU has too little memory for the model: out of memory\.$/);
 });
 
