@@ -1,6 +1,7 @@
 #include "web-worker/worker_core.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "web-worker/call_queue.h"
 #include "web-worker/device_keeper.h"
@@ -27,6 +28,9 @@ std::uint64_t weights_bytes(std::uint64_t limit_bytes) {
 
 // The time in which a worker that leaves its hub hands its experts over.
 constexpr std::uint32_t leave_within_ms = 10'000;
+
+// After a move that ended at another hub, the worker follows no further one for this time.
+constexpr double moves_pause_ms = 60'000;
 
 // Keys and values get the memory for spans divided by this.
 constexpr std::uint64_t span_kv_share = 4;
@@ -110,8 +114,8 @@ struct WorkerCore::State {
     bool leaves = false;  // DRAIN was sent
     std::uint64_t leave_timer = 0;
     bool connect_when_closed = false;
-    std::string moves_to;       // id of the hub that the next connection goes to; empty: no move
-    bool lost_its_way = false;  // a move ended at another hub: the worker follows no further one
+    std::string moves_to;  // id of the hub that the next connection goes to; empty: no move
+    double moves_after_ms = std::numeric_limits<double>::lowest();  // earlier moves are ignored
     std::uint64_t move_timer = 0;
     std::uint64_t reported_bytes = 0;  // the budget that the newest HELLO or BUDGET reported
     // The worker has failed, was refused or was stopped: no further events.
@@ -208,7 +212,9 @@ struct WorkerCore::State {
     // Leaves this hub politely, as leave() does, and joins the hub of a HUBS after that. The
     // weights stay where they are.
     void move_to(const HubPlace& to) {
-        if (leaves || move_timer != 0 || lost_its_way || !platform.move_to(to)) return;
+        if (leaves || move_timer != 0 || platform.now_ms() < moves_after_ms ||
+            !platform.move_to(to))
+            return;
         moves_to = to.id;
         connect_when_closed = true;
         hub.send(encode_drain(leave_within_ms));
@@ -218,10 +224,11 @@ struct WorkerCore::State {
             hang_up("moves to another hub");
         });
     }
-    // A balancer, or the list of hubs, may have led the worker elsewhere. Then the hint would be
-    // repeated without end.
+    // A balancer, or the list of hubs, may have led the worker elsewhere. Then the hub would repeat
+    // the hint after each connection; the pause limits how often the worker drains for nothing.
     void end_move(const std::string& arrived_at) {
-        if (!moves_to.empty() && moves_to != arrived_at) lost_its_way = true;
+        if (!moves_to.empty() && moves_to != arrived_at)
+            moves_after_ms = platform.now_ms() + moves_pause_ms;
         moves_to.clear();
     }
 
@@ -242,7 +249,7 @@ struct WorkerCore::State {
 
         Hello hello{.token = options.token,
                     .dtypes = {Dtype::f16, Dtype::bf16, Dtype::int8, Dtype::f32},
-                    .caps = {"group", held_cap, x_int8_cap, clamped_cap, mxfp4_cap},
+                    .caps = {"group", held_cap, x_int8_cap, clamped_cap, mxfp4_cap, hubs_cap},
                     .kernel_version = compute.kernel_version(),
                     .nickname = options.nickname,
                     .client = options.client,
@@ -250,7 +257,6 @@ struct WorkerCore::State {
                     .arithmetic = compute.arithmetic(),
                     .speed = report.status.speed};
 
-        if (!lost_its_way) hello.caps.push_back(hubs_cap);
         if (options.keep_bytes > 0) hello.caps.push_back(on_demand_cap);
 
         hello.device = {.backend = adapter.backend,

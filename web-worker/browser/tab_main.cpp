@@ -9,6 +9,7 @@
 
 #include "web-worker/browser/bridge.h"
 #include "web-worker/browser/status_json.h"
+#include "web-worker/browser/tab_hubs.h"
 #include "web-worker/gpu/webgpu/webgpu_device.h"
 #include "web-worker/spans/span_worker.h"
 #include "web-worker/worker_core.h"
@@ -21,9 +22,11 @@ class TabPlatform : public Platform {
   public:
     void connect() override { mx_connect(); }
     void knows_hubs(std::string_view id, const std::vector<HubPlace>&) override {
+        hubs_.arrived(id);
         mx_next_hub(std::string(id).c_str());
     }
     bool move_to(const HubPlace& hub) override {
+        if (!hubs_.move_to(hub.id)) return false;
         mx_next_hub(hub.id.c_str());
         return true;
     }
@@ -111,6 +114,7 @@ class TabPlatform : public Platform {
         std::function<void(std::uint64_t, bool)> progress;
         std::function<void(Result<Bytes>)> done;
     };
+    TabHubs hubs_;
     std::uint32_t next_ticket_ = 1;
     std::unordered_map<std::uint32_t, Fetch> fetches_;
     std::unordered_map<std::uint32_t, std::function<void(bool)>> accepting_;

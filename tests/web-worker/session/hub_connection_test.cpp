@@ -74,7 +74,7 @@ TEST(HubConnectionTest, AWorkerMovesToAnotherHubWithItsExperts) {
     stage.expect_answer(6, 4);
 }
 
-TEST(HubConnectionTest, AMoveThatEndsElsewhereIsTheLastOne) {
+TEST(HubConnectionTest, AMoveThatEndsElsewhereIsTheLastOneForAMinute) {
     Stage stage;
     stage.hub_id = "aaaaaaaa";
     stage.serve({1});
@@ -86,7 +86,17 @@ TEST(HubConnectionTest, AMoveThatEndsElsewhereIsTheLastOne) {
     stage.give(encode_hubs({{other_hub}, true}));
     EXPECT_EQ(stage.moves_to, HubPlace{});
     stage.hang_up(1006, "");
-    EXPECT_FALSE(reads_hubs(stage));
+    EXPECT_TRUE(reads_hubs(stage)) << "it reads which hubs live";
+    stage.give(encode_hubs({{other_hub}, false}));
+    EXPECT_EQ(stage.other_hubs, std::vector{other_hub});
+
+    const double lost_at_ms = stage.clock_ms;
+    stage.clock_ms = lost_at_ms + 58'000;
+    stage.give(encode_hubs({{other_hub}, true}));
+    EXPECT_EQ(stage.moves_to, HubPlace{});
+    stage.clock_ms = lost_at_ms + 60'000;
+    stage.give(encode_hubs({{other_hub}, true}));
+    EXPECT_EQ(stage.moves_to, other_hub);
 }
 
 TEST(HubConnectionTest, AHubThatDoesNotEndAMoveIsLeftAtItsDeadline) {
