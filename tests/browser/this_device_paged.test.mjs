@@ -5,7 +5,7 @@ import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
 
-import { ask } from "./support/chat_page.mjs";
+import { ask, settled } from "./support/chat_page.mjs";
 import {
   answerTo, chooseDevice, deviceOf, lastAnswer, openChat, set, takeWay,
 } from "./support/device_page.mjs";
@@ -40,7 +40,11 @@ GPUDevice.prototype.createBuffer = function createBuffer(how) {
 // A page that asks for a context of 512 tokens at first.
 const short_context = (text) => text.replace("context_tokens_max = 4096", "context_tokens_max = 512");
 
-async function open(t, { is_little = false, is_short = false } = {}) {
+// The browser's files when the disk is full.
+const full = 'throw new DOMException("full", "QuotaExceededError");';
+const full_disk = (text) => text.replace("handle.truncate(0);", full);
+
+async function open(t, { is_little = false, is_short = false, is_full = false } = {}) {
   const context = await browser.newContext();
   t.after(() => context.close());
   await takeWay(context, "tab");      // the modules of a SharedWorker cannot be replaced
@@ -57,7 +61,17 @@ async function open(t, { is_little = false, is_short = false } = {}) {
       contentType: "text/javascript", body: short_context(module),
     }));
   }
+  let num_loads = 0;
+  if (is_full) {
+    const module = readFileSync(join(build, "web/wasm/evicted_pages.js"), "utf8");
+    assert.notEqual(full_disk(module), module);
+    await context.route("**/wasm/evicted_pages.js", (route) => {
+      num_loads += 1;
+      return route.fulfill({ contentType: "text/javascript", body: full_disk(module) });
+    });
+  }
   const page = await openChat(context, hub);
+  page.numLoads = () => num_loads;
   await chooseDevice(page);
   await set(page, { max_tokens: String(few_tokens) });
   return page;
@@ -101,6 +115,19 @@ test("a long conversation has the same words with half of its pages in files", a
   assert.ok(files.length >= 1, `${files.length} files`);
   assert.ok(files.every((size) => size === layers * (page_bytes + 28)), "each layer of a page is sealed");
   assert.deepEqual([...whole.errors, ...little.errors], []);
+});
+
+test("a full disk is named, and the model is not loaded again", async (t) => {
+  const page = await open(t, { is_little: true, is_full: true });
+  const num_loads = page.numLoads();
+  assert.ok(num_loads > 1, "each load of the model counts: the first one found too little memory");
+  await ask(page, long);
+  const words = page.locator("#device-words.problem");
+  await words.waitFor({ state: "attached" });
+  assert.match(await words.textContent(), /This browser's storage is full/);
+  await settled(page);
+  assert.equal(page.numLoads(), num_loads);
+  assert.deepEqual(page.errors, []);
 });
 
 test("a conversation that is longer than the context is given a longer one", async (t) => {

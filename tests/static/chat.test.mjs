@@ -2,7 +2,7 @@
 // and texts.
 import assert from "node:assert/strict";
 import { webcrypto } from "node:crypto";
-import { test } from "node:test";
+import { afterEach, test } from "node:test";
 
 import {
   findIn, fromJson, fromSession, historyOf, linked, merge, messagesFor, newConversation, pathOf, siblingsOf, titleFrom,
@@ -21,8 +21,10 @@ import {
   bannerWords, bothWords, deviceWords, endWords, errorWords, factsOf, isFinal, offerWords, placeWords, poolWords,
   thoughtWords,
 } from "../../static/js/chat/words.js";
+import { setLanguage } from "../../static/js/language.js";
 
 globalThis.crypto ??= webcrypto;      // Node 18 has no global crypto; browsers have
+afterEach(() => setLanguage("en"));
 
 const say = (content) => ({ choices: [{ index: 0, delta: { content } }] });
 const think = (reasoning_content) => ({ choices: [{ index: 0, delta: { reasoning_content } }] });
@@ -374,6 +376,28 @@ test("GpuWithLittleMemoryGetsASmallerContext", async () => {
   const told = await settledWith(0);
   assert.deepEqual(SmallWorker.loads, [...shares, "2048/4", "1024/4", "512/4"]);
   assert.match(deviceWords(told), /GPU has too little memory for the model: out of memory\.$/);
+});
+
+test("FullStorageIsExplainedAndTheModelIsNotLoadedAgain", async () => {
+  const device = deviceWith(ScriptedWorker);
+  const worker = await begun(device);
+  worker.report({ looked: { name: "m", bytes: 9, missing_bytes: 0 } });
+  worker.report({ ready: { context_tokens: 4096 } });
+  const answer = device.answer({ messages: [] }, { signal: new AbortController().signal, onChunk: () => {} });
+  while (worker.count("GET_TOKEN") === 0) await soon();
+  worker.report({ failed: { code: "io_error", message: "a part of the conversation was not kept" } });
+  await assert.rejects(answer, (error) => {
+    assert.equal(error.code, "device_io_error");
+    assert.match(errorWords(error), /^This browser's storage is full, or .* removed: .* \(a part .* kept\)\.$/);
+    return true;
+  });
+  await soon();
+  assert.equal(device.state.phase, "failed");
+  assert.equal(worker.count("LOAD"), 1);
+  assert.equal(ScriptedWorker.last, worker);
+  assert.equal(device.kv_share, 1, "a smaller share would keep more pages in files");
+  setLanguage("de");
+  assert.match(deviceWords(device.state), /^Der Speicher dieses Browsers ist voll, oder .* gelöscht: /);
 });
 
 test("QuestionAskedWhileTheModelLoadsWaits", async () => {

@@ -148,7 +148,8 @@ export class LocalModel {
 
   // Passes on a report of the WASM program.
   hear(message) {
-    // In a report of the WASM program, no_space means the GPU's memory; a full disk is reported by fail() instead.
+    // In a report of the WASM program, no_space means the GPU's memory. A full disk is reported by fail(), or as
+    // io_error if pages of a conversation could not be written or read.
     if (message.failed?.code === "no_space") message.failed.code = "no_memory";
     if (message.ready || message.failed) this.store?.closeAll();
     if (message.route) {

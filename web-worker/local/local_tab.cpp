@@ -64,11 +64,14 @@ class TabEvicted : public EvictedPages {
     }
     // Takes the answer to the call of write() or read(); empty: it failed.
     void answer(ByteView bytes) {
-        const Error failed{ErrorCode::no_space, "the browser's files do not hold more pages"};
+        // Not no_space, which is the GPU's memory: the page would load the model with more pages in
+        // files.
+        const auto failed = [](const char* message) { return Error{ErrorCode::io_error, message}; };
         if (const auto written = std::exchange(written_, {}))
-            return written(bytes.empty() ? Status(failed) : Status());
+            return written(bytes.empty() ? Status(failed("a part of the conversation was not kept"))
+                                         : Status());
         const auto read = std::exchange(read_, {});
-        if (bytes.empty()) return read(failed);
+        if (bytes.empty()) return read(failed("a part of the conversation was not read back"));
         read(bytes);
     }
     std::uint32_t num_layers = 1;

@@ -123,6 +123,7 @@ function deviceTrouble(code, message) {
   const why = message.replace(/\.$/, "");
   if (code === "no_webgpu" || code === "no_gpu") return say(`device_${code}`);
   if (code === "no_space") return say("device_no_space", why);
+  if (code === "io_error") return say("device_io_error", why);
   if (code === "no_memory" || code === "gpu_too_small") return say("device_no_memory", why);
   if (code === "unauthorized") return say("key_wanted");
   if (code === "other_hub") return say("device_other_hub", why);

@@ -228,6 +228,8 @@ export const table = {
     device_no_gpu: "WebGPU finds no GPU in this browser, so nothing can be computed here, and nothing was loaded. "
       + "Switch on hardware acceleration in the browser's settings, or update the graphics driver.",
     device_no_space: (why) => `The model does not fit this device: ${why}.`,
+    device_io_error: (why) => "This browser's storage is full, or the files of this page were removed: make room on "
+      + `the disk, then start again (${why}).`,
     device_no_memory: (why) => `The GPU has too little memory for the model: ${why}.`,
     device_too_small: (size) => `That is more than this device's memory, about ${size}: it will hardly fit.`,
     device_other_hub: (why) => `${why}. A new key can be accepted on the page "Lend a GPU".`,
@@ -578,6 +580,8 @@ export const table = {
       + "wurde nichts. Schalte in seinen Einstellungen die Hardwarebeschleunigung ein, oder erneuere den "
       + "Grafiktreiber.",
     device_no_space: (why) => `Das Modell passt nicht auf dieses Gerät: ${why}.`,
+    device_io_error: (why) => "Der Speicher dieses Browsers ist voll, oder die Dateien dieser Seite wurden gelöscht: "
+      + `mach Platz auf der Platte und beginne dann neu (${why}).`,
     device_no_memory: (why) => `Die GPU hat zu wenig Speicher für das Modell: ${why}.`,
     device_too_small: (size) => `Das ist mehr, als dieses Gerät an Speicher hat, etwa ${size}: es wird kaum passen.`,
     device_other_hub: (why) => `${why}. Ein neuer Schlüssel lässt sich auf der Seite „GPU leihen“ annehmen.`,
