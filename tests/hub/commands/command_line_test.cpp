@@ -181,7 +181,7 @@ TEST(CommandLineTest, PrintConfigNeedsNoPositionals) {
     const auto parsed = parse({"pack", "--print-config"});
     ASSERT_TRUE(std::holds_alternative<ParsedExit>(parsed));
     EXPECT_EQ(std::get<ParsedExit>(parsed).code, exit_stopped);
-    EXPECT_NE(std::get<ParsedExit>(parsed).text.find("expert_dtype = \"int4\""), std::string::npos);
+    EXPECT_NE(std::get<ParsedExit>(parsed).text.find("expert_dtype = \"auto\""), std::string::npos);
 }
 
 ServeSettings serve_settings(std::vector<std::string> flags) {
