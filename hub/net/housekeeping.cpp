@@ -180,8 +180,10 @@ void Housekeeping::move_workers() {
     SwarmBackend* swarm = hub_.swarm;
     if (!swarm || !hub_.registry.is_shared()) return;
     const auto fleet = hub_.registry.fleet();
+    // Members of a view that no one renews do not change when workers move, so that all hubs would
+    // send workers to the same hub again and again.
+    if (hub_.registry.store_is_away() || !fleet->is_fresh(now_steady())) return;
     Member self = fleet->self;
-    if (self.hub_id.empty()) return;
     tell_hubs(places_of(self, fleet->members));
     if (ticks_ % move_every_ticks != 0) return;
 
@@ -192,7 +194,14 @@ void Housekeeping::move_workers() {
     self.workers = workers.size();
     const double uniform = std::generate_canonical<double, 32>(random_);
     const auto move = choose_move(self, fleet->members, workers, asked_, uniform);
-    if (!move || !swarm->tell_hubs(move->worker, {{move->hub}, true}).ok()) return;
+    if (!move) return;
+    const SwarmCore& core = swarm->core();
+    if (!core.options().local_fallback && !can_spare_one(core.coverage(), workers, asked_))
+        return log_rarely(LogLevel::info,
+                          "fleet: no worker is sent to another hub, which would leave experts "
+                          "without a holder here",
+                          kv("hub", move->hub.id));
+    if (!swarm->tell_hubs(move->worker, {{move->hub}, true}).ok()) return;
     asked_.insert(move->worker);
     log_info("fleet: a worker is asked to join a hub that has fewer", kv("worker", move->worker),
              kv("hub", move->hub.id));

@@ -36,11 +36,19 @@ std::shared_ptr<const FleetView> Registry::fleet() const {
 
 // The caller holds member_mutex. A store that is away leaves the members as they were.
 void RegistryState::read_members() {
+    const TimePoint fresh_until = now_steady() + lease_life;
     auto found = membership->watch();
     if (!found.ok()) return;
-    auto view = std::make_shared<const FleetView>(FleetView{member, *std::move(found)});
+    auto view = std::make_shared<const FleetView>(
+        FleetView{member, *std::move(found), fresh_until});
     const std::lock_guard lock(fleet_mutex);
     fleet = std::move(view);
+}
+
+// The view stays as it is, for pages, and is old.
+void RegistryState::end_view() {
+    const std::lock_guard lock(fleet_mutex);
+    fleet = std::make_shared<const FleetView>(FleetView{fleet->self, fleet->members});
 }
 
 void Registry::leave_fleet() { state_->leave_fleet(); }
@@ -63,6 +71,7 @@ void RegistryState::renew_membership(bool at_once) {
             "folder copied?",
             kv("error", renewed.error().message));
         describe_member = nullptr;
+        end_view();
         return;
     }
     if (renewed.error().code == ErrorCode::not_found) {

@@ -32,6 +32,10 @@ struct Member {
 struct FleetView {
     Member self;  // without an id before the hub has entered
     std::vector<Member> members;
+    // A lease after the members were read. They are old from then on: the store is away, or a later
+    // incarnation has entered, which ends the time at once.
+    TimePoint fresh_until{};
+    bool is_fresh(TimePoint now) const { return !self.hub_id.empty() && now < fresh_until; }
 };
 
 class Membership {

@@ -148,6 +148,7 @@ struct RegistryState {
     void look_at_store();
     void renew_membership(bool at_once);
     void read_members();
+    void end_view();
     void leave_fleet();
     void add_use(const std::pair<std::string, std::int64_t>& key_and_day, const TokenUse& use);
     Status write_batch();

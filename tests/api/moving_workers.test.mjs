@@ -53,13 +53,13 @@ const ask = async (hub, tokens) => {
 const weightsSent = (log) => readFileSync(log, 'utf8').split('\n').filter((line) => line.includes('/weights/'));
 
 // Calls story({ hubs, start, stop, log, idOf }); start(i) resolves to hub i, which has a folder and a port of its own.
-const ofTwoHubs = (story) => inFolder(async (folder) => {
+const ofTwoHubs = (story, more = []) => inFolder(async (folder) => {
   const store = await startPostgres();
   const hubs = [], ports = await Promise.all([freePort(), freePort()]);
   const log = (i) => `${folder}/log${i}`;
   const start = async (i) => {
     hubs[i] = await startHub(['--state', `${folder}/hub${i}`, '--listen', `127.0.0.1:${ports[i]}`, '--store', store.url,
-      '--threads', '1', '--deterministic', '--kv-disk-mb', '0', '--access-log', log(i)]);
+      '--threads', '1', '--deterministic', '--kv-disk-mb', '0', '--access-log', log(i), ...more]);
     await hubs[i].logged('this hub has entered');
   };
   const stop = async (i) => { assert.equal(await hubs[i].stop(), 0, hubs[i].stderr()); };
@@ -142,6 +142,22 @@ test('a hub without workers is sent one by the hub that has two', how, (context)
     assert.deepEqual(weightsSent(log(1)), []);
   } finally { for (const one of workers) assert.equal(await one.stop(), 0, one.stderr()); }
 }));
+
+test('a hub whose experts have one holder each gives no worker away', how, () => ofTwoHubs(async ({ hubs }) => {
+  const token = new URL(hubs[0].join).hash.slice('#token='.length);
+  const workers = [];
+  try {
+    for (let i = 0; i < 2; ++i) workers.push(await startWorker([hubs[0].join], token));
+    await until(async () => {
+      await new Promise((resolve) => { setImmediate(resolve); });
+      return /is asked to join a hub|without a holder here/.test(hubs[0].stderr());
+    }, hubs[0].stderr);
+    assert.doesNotMatch(hubs[0].stderr(), /a worker is asked to join a hub that has fewer/);
+    assert.equal((await workersOf(hubs[0])).length, 2);
+    assert.deepEqual(await workersOf(hubs[1]), []);
+    await ask(hubs[0], 40);
+  } finally { for (const one of workers) assert.equal(await one.stop(), 0, one.stderr()); }
+}, ['--local-fallback', 'off', '--replicas', '1']));
 
 // The status of the answer to an upgrade request.
 const upgrade = ({ url, join }, query) => new Promise((resolve, reject) => {

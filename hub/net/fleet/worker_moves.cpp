@@ -36,6 +36,15 @@ FleetPlaces places_of(const Member& self, std::span<const Member> members) {
     return places;
 }
 
+bool can_spare_one(const Coverage& coverage, std::span<const WorkerView> workers,
+                   const std::set<WorkerId>& asked) {
+    const auto may_leave = [&](const WorkerView& worker) {
+        return worker.state == WorkerState::draining || asked.contains(worker.id);
+    };
+    const auto leaving = std::ranges::count_if(workers, may_leave);
+    return std::int64_t{coverage.replicas_min} >= leaving + 2;
+}
+
 std::optional<WorkerMove> choose_move(const Member& self, std::span<const Member> members,
                                       std::span<const WorkerView> workers,
                                       const std::set<WorkerId>& asked, double uniform) {

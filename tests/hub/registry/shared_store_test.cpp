@@ -292,6 +292,25 @@ TEST_F(SharedStoreTest, AHubKeepsItsLeaseAndEntersAgainWhenItsRowIsGone) {
     EXPECT_LE(left_ms(), 0);
 }
 
+// Who acts on the members must know when they are old.
+TEST_F(SharedStoreTest, AViewIsFreshForALeaseAndUntilAnotherProcessEnters) {
+    const auto hub = open("one"), other = open("two");
+    EXPECT_FALSE(hub->fleet()->is_fresh(now_steady())) << "it has not entered";
+    const TimePoint before = now_steady();
+    ASSERT_TRUE(hub->join_fleet([] { return Member{.hub_id = "aaaaaaaa"}; }).ok());
+    const auto first = hub->fleet();
+    EXPECT_TRUE(first->is_fresh(before + 8s));
+    EXPECT_FALSE(first->is_fresh(now_steady() + 9s));
+    wait_until([&] { return hub->fleet()->fresh_until > first->fresh_until; });
+
+    ASSERT_TRUE(other->membership()->enter({.hub_id = "aaaaaaaa"}, 60s).ok());
+    const auto last = hub->fleet();
+    const TimePoint entered = now_steady();
+    wait_until([&] { return !hub->fleet()->is_fresh(entered); });
+    EXPECT_EQ(hub->fleet()->self.hub_id, "aaaaaaaa") << "pages still show it";
+    EXPECT_EQ(hub->fleet()->members.size(), last->members.size());
+}
+
 TEST_F(SharedStoreTest, ALimitHoldsOverAllHubs) {
     constexpr std::uint64_t per_minute = 60'000, asked = 500;
     const auto one = open("one"), two = open("two");

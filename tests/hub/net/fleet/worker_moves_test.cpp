@@ -60,6 +60,25 @@ TEST(WorkerMovesTest, WorkersWithAReasonToStayAreNotAsked) {
     EXPECT_FALSE(choose_move(self, members, workers, {1}, 0));
 }
 
+// Each of the workers that may go takes a holder of the same expert with it, at worst.
+TEST(WorkerMovesTest, AnExpertKeepsAHolderWhateverLeaves) {
+    const auto can_spare = [](std::uint32_t holders, std::span<const WorkerView> workers,
+                              const std::set<WorkerId>& asked) {
+        return can_spare_one({.units = 4, .covered = 4, .replicas_min = holders}, workers, asked);
+    };
+    auto workers = workers_of(3);
+    EXPECT_FALSE(can_spare(0, workers, {}));
+    EXPECT_FALSE(can_spare(1, workers, {})) << "a worker alone holds an expert";
+    EXPECT_TRUE(can_spare(2, workers, {}));
+    EXPECT_FALSE(can_spare(2, workers, {2}));
+    EXPECT_TRUE(can_spare(2, workers, {7})) << "it has left";
+    EXPECT_TRUE(can_spare(3, workers, {2}));
+    workers[0].state = WorkerState::draining;
+    EXPECT_FALSE(can_spare(2, workers, {}));
+    EXPECT_TRUE(can_spare(3, workers, {1})) << "the same worker";
+    EXPECT_FALSE(can_spare(3, workers, {2}));
+}
+
 TEST(WorkerMovesTest, ADifferenceOfOneStaysAsItIs) {
     const auto moves = [](std::uint64_t own, std::uint64_t other) {
         const Member self = hub_of("aaaaaaaa", own);
