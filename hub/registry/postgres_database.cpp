@@ -195,6 +195,7 @@ Status PostgresDatabase::wait_for(bool readable, bool writable, TimePoint deadli
 }
 
 Result<PostgresDatabase::Answer> PostgresDatabase::wait_for_answer() {
+    lacks_table_ = false;
     const TimePoint deadline = now_steady() + patience_;
     Answer last(nullptr, PQclear);
     for (;;) {
@@ -225,6 +226,7 @@ Result<PostgresDatabase::Answer> PostgresDatabase::wait_for_answer() {
         is_broken_ = true;
         return Error{ErrorCode::unavailable, message};
     }
+    lacks_table_ = state == "42P01" || state == "3F000";  // undefined table, invalid schema name
     return Error{ErrorCode::io_error, message};
 }
 

@@ -40,6 +40,8 @@ class PostgresDatabase : public Database {
     Status set_patience(Duration patience);
 
     bool is_broken() const { return is_broken_; }
+    // True if the last statement failed since it names a table or a schema that does not exist.
+    bool lacks_table() const { return lacks_table_; }
     int descriptor() const;
     // Reads what has arrived, and returns true if it has notifications. Does not wait.
     Result<bool> take_notifications();
@@ -55,7 +57,7 @@ class PostgresDatabase : public Database {
     Error broken(std::string_view what);
 
     pg_conn* connection_;
-    bool is_broken_ = false;
+    bool is_broken_ = false, lacks_table_ = false;
     Duration patience_ = patience_default;
 };
 

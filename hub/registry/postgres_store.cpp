@@ -31,6 +31,7 @@ Result<std::unique_ptr<PostgresStore>> PostgresStore::open(const PostgresAddress
     store->identity_ = std::move(identity);
     store->idle_.push_back(std::move(database));
     MOEX_TRY(store->listen());
+    store->pause_ = first_pause;
     return store;
 }
 
@@ -78,7 +79,6 @@ Status PostgresStore::listen() {
     MOEX_TRY(database->execute("LISTEN moex_changed"));
     listener_ = std::move(database);
     heard_at_ = now_steady();
-    pause_ = first_pause;
     return {};
 }
 
@@ -90,11 +90,13 @@ Result<std::string> PostgresStore::read_identity(Database& database) {
 }
 
 // Asks the listening connection whether the store is still the one that was opened. Error
-// unavailable: no answer; not_found: it is not.
+// not_found: it has no tables, or another identity. Error unavailable: no answer, or one that does
+// not tell, such as a missing right or a lack of memory.
 Status PostgresStore::check_identity() {
     const auto id = read_identity(*listener_);
     if (id.ok() && *id == identity_) return {};
-    if (!id.ok() && id.error().code == ErrorCode::unavailable) return id.error();
+    if (!id.ok() && !listener_->lacks_table())
+        return Error{ErrorCode::unavailable, id.error().message};
     const std::string cause = !id.ok() ? id.error().message : "its identity is another one";
     if (!is_wiped_.exchange(true))
         log_error(
@@ -143,6 +145,7 @@ Store::Looked PostgresStore::look() {
     if (Status heard = listen(); !heard.ok() || !(heard = check_identity()).ok()) {
         if (heard.error().code == ErrorCode::not_found)
             return {.changed = false, .answers = false, .is_wiped = true};
+        listener_.reset();
         try_at_ = now_steady() + pause_;
         pause_ = std::min(longest_pause, 2 * pause_);
         return {.changed = false, .answers = false};
@@ -152,6 +155,7 @@ Store::Looked PostgresStore::look() {
         idle_.clear();
     }
     is_away_ = is_wiped_ = false;
+    pause_ = first_pause;
     log_info("registry: the store is back", kv("store", address_.shown()));
     return {.changed = true, .answers = true};
 }

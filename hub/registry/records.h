@@ -70,7 +70,7 @@ struct WorkerTrust {
     std::uint64_t times_suspected = 0;
     bool suspected = false;
     std::int64_t lied_s = 0, seen_s = 0;  // Unix time; 0: never
-    // Adds what was learned later. The later value of `suspected` holds.
+    // Adds what was learned later. The later value of `suspected` holds; lies do not go below zero.
     WorkerTrust& operator+=(const WorkerTrust& later);
     friend bool operator==(const WorkerTrust&, const WorkerTrust&) = default;
 };

@@ -21,7 +21,8 @@ WorkerTrust& WorkerTrust::operator+=(const WorkerTrust& later) {
     rows_verified += later.rows_verified;
     answers_verified += later.answers_verified;
     rows_verified_ever += later.rows_verified_ever;
-    lies += later.lies;
+    // Several hubs may each have forgotten the same lie.
+    lies = std::max<std::int64_t>(0, lies + later.lies);
     times_suspected += later.times_suspected;
     suspected = later.suspected;
     lied_s = std::max(lied_s, later.lied_s);
@@ -31,6 +32,7 @@ WorkerTrust& WorkerTrust::operator+=(const WorkerTrust& later) {
 
 Status write_trust(Database& database, const std::map<std::string, WorkerTrust>& trust) {
     constexpr std::string_view since = "CASE WHEN excluded.times_suspected > 0 THEN 0 ELSE ";
+    const std::string_view larger = database.larger();
     for (const auto& [worker_key, learned] : trust) {
         Statement add(
             database,
@@ -39,20 +41,23 @@ Status write_trust(Database& database, const std::map<std::string, WorkerTrust>&
                  since, "t.rows_answered END + excluded.rows_answered, rows_verified = ", since,
                  "t.rows_verified END + excluded.rows_verified, answers_verified = ", since,
                  "t.answers_verified END + excluded.answers_verified, rows_verified_ever = "
-                 "t.rows_verified_ever + excluded.rows_verified_ever, lies = t.lies + "
-                 "excluded.lies, times_suspected = t.times_suspected + excluded.times_suspected, "
-                 "suspected = excluded.suspected, lied_s = greatest(t.lied_s, excluded.lied_s), "
-                 "seen_s = greatest(t.seen_s, excluded.seen_s)"));
+                 "t.rows_verified_ever + excluded.rows_verified_ever, lies = ",
+                 larger,
+                 "(0, t.lies + ?), times_suspected = t.times_suspected + "
+                 "excluded.times_suspected, suspected = excluded.suspected, lied_s = ",
+                 larger, "(t.lied_s, excluded.lied_s), seen_s = ", larger,
+                 "(t.seen_s, excluded.seen_s)"));
         add.bind(std::string_view(worker_key))
             .bind(row_integer(learned.rows_answered))
             .bind(row_integer(learned.rows_verified))
             .bind(row_integer(learned.answers_verified));
         add.bind(row_integer(learned.rows_verified_ever))
-            .bind(learned.lies)
+            .bind(std::max<std::int64_t>(0, learned.lies))
             .bind(row_integer(learned.times_suspected));
         MOEX_TRY(add.bind(std::int64_t{learned.suspected})
                      .bind(learned.lied_s)
                      .bind(learned.seen_s)
+                     .bind(learned.lies)
                      .run());
     }
     if (trust.empty()) return {};
@@ -67,7 +72,11 @@ void Registry::add_worker_trust(const std::string& worker_key, const WorkerTrust
     const std::lock_guard lock(state_->pending_mutex);
     auto& trust = state_->pending.trust;
     if (!trust.contains(worker_key) && trust.size() >= pending_trust_max) return;
-    trust[worker_key] += learned;
+    // A sum of differences may be negative; the store's count may not.
+    WorkerTrust& sum = trust[worker_key];
+    const std::int64_t lies = sum.lies + learned.lies;
+    sum += learned;
+    sum.lies = lies;
 }
 
 Result<WorkerTrust> Registry::worker_trust(const std::string& worker_key) {

@@ -1,7 +1,8 @@
 #include "hub/net/fleet/trust_keeper.h"
 
+#include <algorithm>
 #include <ctime>
-#include <set>
+#include <utility>
 
 namespace moex::net {
 namespace {
@@ -20,10 +21,15 @@ Count grown(Count before, Count now) {
 
 WorkerTrust trust_learned(const TrustRecord& before, const TrustRecord& now, TimePoint at,
                           std::int64_t at_s) {
+    // These counts never fall, unless the record was forgotten here for want of room. What it said
+    // still holds then.
+    const bool is_forgotten = now.times_suspected < before.times_suspected ||
+                              now.rows_verified_ever < before.rows_verified_ever;
     WorkerTrust learned{.lies = std::int64_t{now.lies} - std::int64_t{before.lies},
                         .times_suspected = grown(before.times_suspected, now.times_suspected),
-                        .suspected = now.suspected,
+                        .suspected = now.suspected || (is_forgotten && before.suspected),
                         .seen_s = at_s};
+    if (is_forgotten) learned.lies = std::max<std::int64_t>(0, learned.lies);
     if (now.lied_at != TimePoint{}) learned.lied_s = at_s - seconds_of(at - now.lied_at);
     learned.rows_verified_ever = grown(before.rows_verified_ever, now.rows_verified_ever);
     // A suspicion has set these counts to zero.
@@ -49,15 +55,52 @@ TrustRecord with_trust(const WorkerTrust& stored, const WorkerTrust& learned, Ti
     return record;
 }
 
+FoundTrust trust_found(const TrustRecord& written, const TrustRecord& local,
+                       const WorkerTrust& stored, TimePoint at, std::int64_t at_s) {
+    const WorkerTrust learned = trust_learned(written, local, at, at_s);
+    FoundTrust found{.local = with_trust(stored, learned, at, at_s),
+                     .written = with_trust(stored, {.suspected = stored.suspected}, at, at_s)};
+    // Another hub may have forgotten lies that are known here. They are not added again.
+    found.local.lies = std::max(found.local.lies, local.lies);
+    found.written.lies = static_cast<std::uint32_t>(
+        std::max<std::int64_t>(0, std::int64_t{found.local.lies} - learned.lies));
+    return found;
+}
+
+void TrustLookups::add(const std::string& worker_key) {
+    if (waiting_.size() < waiting_max) waiting_.insert(worker_key);
+}
+
+std::set<std::string> TrustLookups::begin() {
+    if (is_running_ || waiting_.empty()) return {};
+    is_running_ = true;
+    return std::exchange(waiting_, {});
+}
+
 void TrustKeeper::joined(const std::string& worker_key) {
     SwarmBackend* swarm = hub_.swarm;
     if (swarm == nullptr || worker_key.empty() || !hub_.registry.is_shared()) return;
     written_.try_emplace(worker_key, swarm->trust_record(worker_key));
-    asio::post(hub_.disk_thread, [this, worker_key] {
-        const auto stored = hub_.registry.worker_trust(worker_key);
-        if (!stored.ok()) return;  // the store is away: the worker begins anew here
-        asio::post(hub_.swarm_strand,
-                   [this, worker_key, stored = *stored] { found(worker_key, stored); });
+    lookups_.add(worker_key);
+    look_up();
+}
+
+void TrustKeeper::look_up() {
+    std::set<std::string> keys = lookups_.begin();
+    if (keys.empty()) return;
+    asio::post(hub_.disk_thread, [this, keys = std::move(keys)] {
+        std::map<std::string, WorkerTrust> stored;
+        for (const std::string& worker_key : keys) {
+            const auto one = hub_.registry.worker_trust(worker_key);
+            // The store is away: these workers begin anew here.
+            if (!one.ok() && one.error().code == ErrorCode::unavailable) break;
+            if (one.ok()) stored.emplace(worker_key, *one);
+        }
+        asio::post(hub_.swarm_strand, [this, stored = std::move(stored)] {
+            for (const auto& [worker_key, trust] : stored) found(worker_key, trust);
+            lookups_.end();
+            look_up();
+        });
     });
 }
 
@@ -65,12 +108,10 @@ void TrustKeeper::found(const std::string& worker_key, const WorkerTrust& stored
     SwarmBackend* swarm = hub_.swarm;
     const auto written = written_.find(worker_key);
     if (swarm == nullptr || written == written_.end()) return;
-    const TimePoint now = now_steady();
-    const std::int64_t now_s = std::time(nullptr);
-    const WorkerTrust learned = trust_learned(written->second, swarm->trust_record(worker_key), now,
-                                              now_s);
-    swarm->set_trust_record(worker_key, with_trust(stored, learned, now, now_s));
-    written->second = with_trust(stored, {.suspected = stored.suspected}, now, now_s);
+    const FoundTrust found = trust_found(written->second, swarm->trust_record(worker_key), stored,
+                                         now_steady(), std::time(nullptr));
+    swarm->set_trust_record(worker_key, found.local);
+    written->second = found.written;
 }
 
 void TrustKeeper::write(const std::string& worker_key) {

@@ -195,6 +195,22 @@ TEST_F(SharedStoreTest, AWipedStoreIsLikeOneThatIsAwayAndIsTold) {
     EXPECT_EQ(hub->make_key({.name = "bob"}).error().code, ErrorCode::unavailable);
 }
 
+// What went wrong says nothing about the store, which still has its tables.
+TEST_F(SharedStoreTest, AnErrorOfAnotherKindIsAStoreThatIsAway) {
+    const auto hub = open("one");
+    const MadeKey made = must(hub->make_key({.name = "ada"}));
+    const auto database = must(
+        PostgresDatabase::connect(must(PostgresAddress::parse(server_->url()))));
+    ASSERT_TRUE(database->execute("ALTER TABLE store_identity RENAME COLUMN id TO other").ok());
+    wait_until([&] { return hub->store_is_away(); });
+    EXPECT_FALSE(hub->store_is_wiped());
+    EXPECT_TRUE(hub->find_key(made.key));
+    EXPECT_EQ(hub->make_key({.name = "bob"}).error().code, ErrorCode::unavailable);
+    ASSERT_TRUE(database->execute("ALTER TABLE store_identity RENAME COLUMN other TO id").ok());
+    wait_until([&] { return !hub->store_is_away(); });
+    EXPECT_TRUE(hub->make_key({.name = "bob"}).ok());
+}
+
 TEST_F(SharedStoreTest, AWorkersRecordIsReadByTheHubThatItJoins) {
     const auto one = open("one"), two = open("two");
     EXPECT_EQ(must(one->worker_trust("w")), WorkerTrust{});
@@ -231,6 +247,22 @@ TEST_F(SharedStoreTest, AWorkersRecordIsReadByTheHubThatItJoins) {
     EXPECT_EQ(sum.lied_s, 70);
     EXPECT_FALSE(sum.suspected);
     EXPECT_EQ(must(one->worker_trust("another")), WorkerTrust{});
+
+    // Several hubs forget the same lies, in one batch and in several; a later lie counts.
+    const WorkerTrust forgotten{.lies = -1};
+    for (const char* key : {"w", "unknown"}) {
+        for (int i = 0; i < 2; ++i) {
+            one->add_worker_trust(key, forgotten);
+            two->add_worker_trust(key, forgotten);
+        }
+        one->flush();
+        two->flush();
+        EXPECT_EQ(must(one->worker_trust(key)).lies, 0) << key;
+        two->add_worker_trust(key, lie);
+        EXPECT_EQ(must(two->worker_trust(key)).lies, 1) << key;
+        one->add_worker_trust(key, forgotten);
+        EXPECT_EQ(must(one->worker_trust(key)).lies, 0) << "a difference alone in its batch";
+    }
 
     server_->stop();
     wait_until([&] { return one->store_is_away(); });

@@ -63,10 +63,81 @@ TEST(TrustRecordTest, AnOldRecordGivesWayToTheStoredOne) {
 }
 
 TEST(TrustRecordTest, ARecordThatWasForgottenHereTakesNothingAway) {
-    const WorkerTrust learned = trust_learned(after({}, 50), {}, at, at_s);
-    EXPECT_EQ(learned.rows_answered, 0u);
-    EXPECT_EQ(learned.rows_verified_ever, 0u);
-    EXPECT_EQ(learned.times_suspected, 0u);
+    const TrustRecord liar = suspected(suspected(after({}, 50)));
+    // It may have begun anew since.
+    for (const TrustRecord& now : {TrustRecord{}, after({}, 8)}) {
+        WorkerTrust stored = trust_learned({}, liar, at, at_s);
+        const WorkerTrust learned = trust_learned(liar, now, at, at_s);
+        EXPECT_EQ(learned.lies, 0);
+        EXPECT_EQ(learned.rows_verified_ever, 0u);
+        EXPECT_EQ(learned.times_suspected, 0u);
+        stored += learned;
+        EXPECT_EQ(stored.lies, 2);
+        EXPECT_TRUE(stored.suspected);
+        EXPECT_EQ(stored.lied_s, at_s);
+    }
+    EXPECT_EQ(trust_learned(liar, suspected({}), at, at_s).lies, 0);
+}
+
+TrustRecord with_lies(TrustRecord record, std::uint32_t lies) {
+    record.lies = lies;
+    return record;
+}
+
+// A day without a lie ends one of them, at each hub that knows of it.
+TEST(TrustRecordTest, LiesThatSeveralHubsForgetDoNotPayForLaterOnes) {
+    const TrustRecord liar = suspected(after({}, 50)), forgiven = with_lies(liar, 0);
+    WorkerTrust stored = trust_learned({}, liar, at, at_s);
+    for (int hub = 0; hub < 3; ++hub) stored += trust_learned(liar, forgiven, at, at_s);
+    EXPECT_EQ(stored.lies, 0);
+    stored += trust_learned(forgiven, suspected(forgiven), at, at_s);
+    EXPECT_EQ(stored.lies, 1);
+}
+
+TEST(TrustRecordTest, LiesThatAreKnownHereStayAndAreNotWrittenAgain) {
+    const TrustRecord liar = with_lies(suspected(after({}, 50)), 2);
+    const auto found = [&](std::uint32_t written, std::uint32_t local, std::int64_t stored) {
+        WorkerTrust store = trust_learned({}, liar, at, at_s);
+        store.lies = stored;
+        return trust_found(with_lies(liar, written), with_lies(liar, local), store, at, at_s);
+    };
+    struct Case {
+        std::uint32_t written, local;
+        std::int64_t stored;
+        std::uint32_t want_local;
+    };
+    for (const Case& one : {Case{2, 2, 2, 2},
+                            {2, 2, 1, 2},
+                            {2, 2, 0, 2},
+                            {1, 2, 0, 2},
+                            {1, 2, 1, 2},
+                            {1, 2, 4, 5},
+                            {2, 1, 2, 1},
+                            {2, 1, 0, 1},
+                            {0, 0, 3, 3}}) {
+        const FoundTrust got = found(one.written, one.local, one.stored);
+        EXPECT_EQ(got.local.lies, one.want_local) << one.written << one.local << one.stored;
+        EXPECT_GE(got.local.lies, one.local) << "never fewer than are known here";
+        // What is written next is what was learned here, whatever the store has.
+        EXPECT_EQ(trust_learned(got.written, got.local, at, at_s).lies,
+                  std::int64_t{one.local} - std::int64_t{one.written});
+    }
+}
+
+TEST(TrustLookupsTest, OneJobLooksUpAllThatWaitWithinTheLimit) {
+    TrustLookups lookups;
+    EXPECT_TRUE(lookups.begin().empty());
+    lookups.add("first");
+    EXPECT_EQ(lookups.begin(), std::set<std::string>{"first"});
+    for (int i = 0; i < 10'000; ++i) lookups.add(text("worker", i));
+    lookups.add("worker1");
+    EXPECT_TRUE(lookups.begin().empty()) << "a job runs";
+    lookups.end();
+    EXPECT_EQ(lookups.begin().size(), TrustLookups::waiting_max);
+    lookups.end();
+    EXPECT_TRUE(lookups.begin().empty());
+    lookups.add("next");
+    EXPECT_EQ(lookups.begin(), std::set<std::string>{"next"});
 }
 
 }  // namespace
