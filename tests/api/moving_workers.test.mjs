@@ -159,25 +159,29 @@ test('a hub whose experts have one holder each gives no worker away', how, () =>
   } finally { for (const one of workers) assert.equal(await one.stop(), 0, one.stderr()); }
 }, ['--local-fallback', 'off', '--replicas', '1']));
 
+const tokenOf = ({ join }) => new URL(join).hash.slice('#token='.length);
 // The status of the answer to an upgrade request.
-const upgrade = ({ url, join }, query) => new Promise((resolve, reject) => {
-  const { hostname, port } = new URL(url), socket = connect(Number(port), hostname);
+const upgrade = (hub, query, token = tokenOf(hub)) => new Promise((resolve, reject) => {
+  const { hostname, port } = new URL(hub.url), socket = connect(Number(port), hostname);
   socket.on('error', reject).on('data', (bytes) => {
     socket.destroy();
     resolve(Number(bytes.toString('latin1').split(' ')[1]));
   });
   socket.write(['GET /worker' + query + ' HTTP/1.1', `Host: ${hostname}:${port}`, 'Upgrade: websocket',
     'Connection: Upgrade', 'Sec-WebSocket-Version: 13', 'Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==',
-    `Authorization: Bearer ${new URL(join).hash.slice('#token='.length)}`, '', ''].join('\r\n'));
+    `Authorization: Bearer ${token}`, '', ''].join('\r\n'));
 });
 
 test('a worker that names a hub that is gone may stay, and wrong names are refused', how,
   () => ofTwoHubs(async ({ hubs, idOf }) => {
     assert.equal(await upgrade(hubs[0], ''), 101);
     assert.equal(await upgrade(hubs[0], `?hub=${idOf(0)}`), 101);
+    assert.equal(await upgrade(hubs[0], `?hub=${idOf(1)}`, 'unknown'), 401);
     assert.doesNotMatch(hubs[0].stderr(), /wanted another hub/);
     assert.equal(await upgrade(hubs[0], `?hub=${idOf(1)}`), 101);
     await hubs[0].logged('a worker that wanted another hub is here');
+    const lines = hubs[0].stderr().match(/wanted another hub/g);
+    assert.equal(lines.length, 1, 'a refused worker writes no line');
     for (const wrong of ['', '0a1b2c3', '0a1b2c3d4', '0A1B2C3D', '..%2f..%2f..'])
       assert.equal(await upgrade(hubs[0], `?hub=${wrong}`), 400, wrong);
   }));

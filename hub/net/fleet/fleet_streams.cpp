@@ -13,36 +13,50 @@ namespace {
 
 constexpr int waiting_max = 256;
 constexpr std::size_t answer_bytes_max = 16u << 20;
+// A hub that is killed has closed its port after this time.
+constexpr Duration pause_before_second = std::chrono::milliseconds(100);
 
 }  // namespace
 
-// One request that another hub answers, and the connection to that hub.
+// One request that another hub answers, and the connection to that hub. A connection that ends
+// without the head of an answer is tried once more: a hub that lives may have dropped it, and only
+// a dead one loses its streams.
 class FleetStreams::Passage : public std::enable_shared_from_this<Passage> {
   public:
-    Passage(asio::io_context& io, std::shared_ptr<HttpResponder> responder,
+    Passage(asio::io_context& io, HubAddress address, std::shared_ptr<ssl::context> tls,
+            ClientRequest request, std::shared_ptr<HttpResponder> responder,
             std::function<void()> on_gone)
         : strand_(io.get_executor()),
+          address_(std::move(address)),
+          tls_(std::move(tls)),
+          request_(std::move(request)),
           responder_(std::move(responder)),
-          on_gone_(std::move(on_gone)) {}
+          on_gone_(std::move(on_gone)),
+          pause_(strand_) {}
 
-    void start(const HubAddress& address, std::shared_ptr<ssl::context> tls,
-               ClientRequest request) {
+    void start() {
         const auto self = shared_from_this();
-        line_ = std::make_shared<ClientLine>(
-            strand_, address, std::move(tls),
-            ClientLine::Events{.on_head = [self](const ReplyHead& head) { self->on_head(head); },
-                               .on_body = [self](std::string_view bytes) { self->on_body(bytes); },
-                               .on_end = [self](ClientLine::End end) { self->on_end(end); }});
         responder_->on_disconnect([self] {
             asio::post(self->strand_, [self] {
-                self->line_->close();
+                self->pause_.cancel();
+                if (const auto line = std::exchange(self->line_, nullptr)) line->close();
                 self->responder_.reset();
             });
         });
-        asio::post(strand_, [self, request = std::move(request)] { self->line_->start(request); });
+        asio::post(strand_, [self] { self->ask(); });
     }
 
   private:
+    void ask() {
+        if (!responder_) return;
+        const auto self = shared_from_this();
+        line_ = std::make_shared<ClientLine>(
+            strand_, address_, tls_,
+            ClientLine::Events{.on_head = [self](const ReplyHead& head) { self->on_head(head); },
+                               .on_body = [self](std::string_view bytes) { self->on_body(bytes); },
+                               .on_end = [self](ClientLine::End end) { self->on_end(end); }});
+        line_->start(request_);
+    }
     void on_head(const ReplyHead& head) {
         head_ = head;
         streams_ = head.status == 200 &&
@@ -65,11 +79,16 @@ class FleetStreams::Passage : public std::enable_shared_from_this<Passage> {
         }
     }
     void on_end(ClientLine::End end) {
+        line_.reset();
+        const bool is_dying = end == ClientLine::End::cut && !head_;
+        if (responder_ && is_dying && !std::exchange(is_second_, true)) {
+            pause_.expires_after(pause_before_second);
+            return pause_.async_wait([self = shared_from_this()](NetError) { self->ask(); });
+        }
         const auto responder = std::move(responder_);
         if (!responder) return;
         // A hub that is just killed takes the connection and ends it without a word. Should it live
         // after all, its journal tells it that the stream was taken.
-        const bool is_dying = end == ClientLine::End::cut && !head_;
         if (end == ClientLine::End::refused || is_dying) return on_gone_();
         if (end != ClientLine::End::whole) {
             if (!head_)
@@ -84,9 +103,14 @@ class FleetStreams::Passage : public std::enable_shared_from_this<Passage> {
     }
 
     const asio::strand<asio::io_context::executor_type> strand_;
+    const HubAddress address_;
+    const std::shared_ptr<ssl::context> tls_;
+    const ClientRequest request_;
     std::shared_ptr<HttpResponder> responder_;  // empty once answered
     const std::function<void()> on_gone_;
-    std::shared_ptr<ClientLine> line_;
+    std::shared_ptr<ClientLine> line_;  // null between two connections, and after the last
+    asio::steady_timer pause_;
+    bool is_second_ = false;  // the connection, if the first one was cut
     std::optional<ReplyHead> head_;
     bool streams_ = false;
     std::string body_;
@@ -169,8 +193,9 @@ void FleetStreams::pass_on(const std::string& address, const HttpRequest& reques
     asked.headers.emplace_back("x-forwarded-for", request.remote_address);
     asked.headers.emplace_back("x-moex-passed", "1");
     prove_fleet(key_, asked.method, asked.target, asked.headers, std::time(nullptr));
-    std::make_shared<Passage>(io_, std::move(responder), std::move(on_gone))
-        ->start(*hub, tls_, std::move(asked));
+    std::make_shared<Passage>(io_, *hub, tls_, std::move(asked), std::move(responder),
+                              std::move(on_gone))
+        ->start();
 }
 
 bool FleetStreams::run_later(std::function<void()> work) {

@@ -21,6 +21,14 @@ constexpr const char* page_policy =
     "'self'; style-src 'self'; img-src 'self' data:; "
     "font-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
+// Returns the hub that a worker names by /worker?hub=ID.
+std::optional<std::string_view> wanted_hub(const HttpRequest& request) {
+    constexpr std::string_view name = "hub=";
+    const std::string_view query(request.query);
+    if (!query.starts_with(name)) return std::nullopt;
+    return query.substr(name.size());
+}
+
 }  // namespace
 
 std::string Routes::cors_origin(const HttpRequest& request) const {
@@ -252,25 +260,26 @@ Checked<Admission> Routes::judge_head(const HttpRequest& head) const {
 
 Checked<WorkerAdmission> Routes::admit_worker(const HttpRequest& request) const {
     Checked<WorkerAdmission> admission = judge_worker(request);
-    if (!admission.ok()) ++hub_.requests_refused;
+    if (!admission.ok()) {
+        ++hub_.requests_refused;
+        return admission;
+    }
+    const auto fleet = hub_.registry.fleet();
+    const std::string& own = fleet->self.hub_id;
+    const auto wanted = wanted_hub(request);
+    if (wanted && !own.empty() && *wanted != own)
+        log_rarely(LogLevel::info, "fleet: a worker that wanted another hub is here",
+                   kv("wanted", *wanted));
     return admission;
 }
 
-// Reads "?hub=ID", by which a balancer sends a worker to a hub of its fleet. If that hub is gone,
+// Checks "?hub=ID", by which a balancer sends a worker to a hub of its fleet. If that hub is gone,
 // the worker may stay here: WELCOME names the hub where it is.
 Checked<void> Routes::check_wanted_hub(const HttpRequest& request) const {
-    constexpr std::string_view name = "hub=";
-    const std::string_view query(request.query);
-    if (!query.starts_with(name)) return {};
-    const std::string_view wanted = query.substr(name.size());
-    if (!is_hub_id(wanted))
-        return Refusal{400, "/worker?hub=ID names a hub by its eight hexadecimal digits",
-                       "invalid_value", "hub"};
-    const auto fleet = hub_.registry.fleet();
-    const std::string& own = fleet->self.hub_id;
-    if (!own.empty() && wanted != own)
-        log_info("fleet: a worker that wanted another hub is here", kv("wanted", wanted));
-    return {};
+    const auto wanted = wanted_hub(request);
+    if (!wanted || is_hub_id(*wanted)) return {};
+    return Refusal{400, "/worker?hub=ID names a hub by its eight hexadecimal digits",
+                   "invalid_value", "hub"};
 }
 
 Checked<WorkerAdmission> Routes::judge_worker(const HttpRequest& request) const {
