@@ -1,5 +1,6 @@
 // A tab that lends to a fleet of one origin: two hubs, one PostgreSQL, and haproxy with the snippet of the operator's
 // manual. The tab joins the other hub when its own stops, comes back when it is asked to, and fetches nothing again.
+// And a native worker of a fleet whose only hub has another key.
 import assert from "node:assert/strict";
 import { once } from "node:events";
 import { copyFileSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
@@ -13,8 +14,8 @@ import { Proxy, freePort, isInstalled } from "./support/proxy.mjs";
 import { launch, openTab, tabStatus } from "./support/tab.mjs";
 
 const key = "moex-key-for-the-story";
-const skip = !isInstalled("haproxy fleet") ? "SKIPPED: no haproxy"
-  : postgresIsInstalled() ? false : "SKIPPED: no postgresql-15";
+const noStore = postgresIsInstalled() ? false : "SKIPPED: no postgresql-15";
+const skip = isInstalled("haproxy fleet") ? noStore : "SKIPPED: no haproxy";
 
 async function startFleet(t) {
   const folder = mkdtempSync(join(tmpdir(), "moex-fleet-"));
@@ -98,4 +99,31 @@ test("a tab of a fleet moves to the other hub and back with its experts", { skip
   await status.getByText("Hubs dieser Flotte").first().waitFor();
   assert.deepEqual(errors, []);
   assert.deepEqual(page.errors.filter((text) => !/WebSocket|ERR_|50\d/.test(text)), []);
+});
+
+const keyTest = { skip: noStore, timeout: 60_000 };
+test("a native worker whose only hub has another key ends with the reason", keyTest, async (t) => {
+  const store = await startPostgres();
+  t.after(() => store.remove());
+  const state = mkdtempSync(join(tmpdir(), "moex-fleet-"));
+  const port = await freePort();
+  const hubs = [];
+  t.after(async () => {
+    await Promise.all(hubs.map((hub) => hub.stop("SIGKILL")));
+    rmSync(state, { recursive: true, force: true });
+  });
+  const start = async () => {
+    hubs.push(await Hub.start(["--store", store.url], { state, port, env: { MOEX_API_KEY: key } }));
+    while (!hubs.at(-1).child.printed.includes("this hub has entered")) await once(hubs.at(-1).child.stderr, "data");
+    return hubs.at(-1);
+  };
+  const first = await start();
+  const worker = await NativeWorker.start(first, ["--backend", "cpu", "--threads", "1"]);
+  t.after(() => worker.stop());
+  await first.stop();
+  rmSync(join(state, "signing-key"));
+  const ended = once(worker.child, "exit");
+  await start();
+  assert.deepEqual((await ended).slice(0, 1), [1]);
+  assert.match(worker.child.printed, /worker: refused: .* to accept another key/);
 });
