@@ -4,6 +4,7 @@ import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { readFileSync } from 'node:fs';
 import { connect } from 'node:net';
+import { setTimeout as sleep } from 'node:timers/promises';
 import { test } from 'node:test';
 import { freePort, until } from './fleet_process.mjs';
 import { cleanEnvironment, inFolder, postJson, startHub } from './hub_process.mjs';
@@ -52,7 +53,7 @@ const ask = async (hub, tokens) => {
 };
 const weightsSent = (log) => readFileSync(log, 'utf8').split('\n').filter((line) => line.includes('/weights/'));
 
-// Calls story({ hubs, start, stop, log, idOf }); start(i) resolves to hub i, which has a folder and a port of its own.
+// Calls story({ hubs, store, start, stop, log, idOf }). start(i) resolves to hub i, which has its own folder and port.
 const ofTwoHubs = (story, more = []) => inFolder(async (folder) => {
   const store = await startPostgres();
   const hubs = [], ports = await Promise.all([freePort(), freePort()]);
@@ -66,7 +67,8 @@ const ofTwoHubs = (story, more = []) => inFolder(async (folder) => {
   try {
     await start(0);
     await start(1);
-    await story({ hubs, start, stop, log, idOf: (i) => readFileSync(`${folder}/hub${i}/hub_id`, 'utf8').trim() });
+    const idOf = (i) => readFileSync(`${folder}/hub${i}/hub_id`, 'utf8').trim();
+    await story({ hubs, store, start, stop, log, idOf });
   } finally {
     for (const hub of hubs) { hub.signal('SIGKILL'); await hub.ended; }
     await store.remove();
@@ -158,6 +160,24 @@ test('a hub whose experts have one holder each gives no worker away', how, () =>
     await ask(hubs[0], 40);
   } finally { for (const one of workers) assert.equal(await one.stop(), 0, one.stderr()); }
 }, ['--local-fallback', 'off', '--replicas', '1']));
+
+// Members of a store that is away stay as they were read last: a hub that acted on them would send worker after worker.
+test('no worker moves while the store is away', how, () => ofTwoHubs(async ({ hubs, store }) => {
+  const token = new URL(hubs[0].join).hash.slice('#token='.length);
+  const workers = [];
+  try {
+    await until(async () => (await statusOf(hubs[0])).fleet.filter((hub) => hub.lives).length === 2);
+    await store.stop();
+    await hubs[0].logged('the store is away');
+    for (let i = 0; i < 2; ++i) workers.push(await startWorker([hubs[0].join], token));
+    await sleep(12_000);   // a hub looks every ten seconds whether it has a worker to give
+    assert.doesNotMatch(hubs[0].stderr(), /a worker is asked to join a hub that has fewer/);
+    assert.equal((await workersOf(hubs[0])).length, 2);
+    await store.start();
+    await hubs[0].logged('a worker is asked to join a hub that has fewer');
+    await workerAt(hubs[1]);
+  } finally { for (const one of workers) assert.equal(await one.stop(), 0, one.stderr()); }
+}));
 
 const tokenOf = ({ join }) => new URL(join).hash.slice('#token='.length);
 // The status of the answer to an upgrade request.
