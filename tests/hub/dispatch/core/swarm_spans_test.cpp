@@ -334,5 +334,19 @@ TEST_F(SwarmSpansTest, LiarIsBannedAndItsLayersGoToOthers) {
     EXPECT_TRUE(closed_.contains(again));
 }
 
+TEST_F(SwarmSpansTest, LiarGetsNoOtherLayersWhereAnswersAreNotChecked) {
+    options_.checks.on = false;
+    const WorkerId liar = join(4, "liar");
+    wait();
+    core_->on_span_lie(now_, span_of(liar), "it lied", actions_);
+    perform();
+    EXPECT_FALSE(closed_.contains(liar));
+    wait();
+    EXPECT_FALSE(layers_of(liar));
+    const WorkerId again = join(4, "liar");
+    wait();
+    EXPECT_FALSE(layers_of(again));
+}
+
 }  // namespace
 }  // namespace moex
