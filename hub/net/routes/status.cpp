@@ -49,12 +49,13 @@ json coverage_json(const Coverage& coverage) {
 }
 
 // Returns [[..num_experts..], ..per layer..], the number of replicas of each expert; [] for dense
-// layers.
-json replicas_json(const ModelConfig& config, const std::vector<std::uint16_t>& replicas) {
+// layers, and for those whose experts the hub computes alone.
+json replicas_json(const ModelConfig& config, const std::vector<std::uint8_t>& layer_is_moe,
+                   const std::vector<std::uint16_t>& replicas) {
     json rows = json::array();
     for (std::uint32_t layer = 0; layer < config.num_layers; ++layer) {
         json row = json::array();
-        const std::uint32_t num_experts = config.is_moe(layer) ? config.num_experts : 0;
+        const std::uint32_t num_experts = layer_is_moe[layer] != 0 ? config.num_experts : 0;
         for (std::uint32_t expert = 0; expert < num_experts; ++expert) {
             const std::size_t unit = std::size_t{layer} * config.num_experts + expert;
             row.push_back(unit < replicas.size() ? replicas[unit] : 0);
@@ -64,12 +65,13 @@ json replicas_json(const ModelConfig& config, const std::vector<std::uint16_t>& 
     return rows;
 }
 
-// Returns one text per layer with a letter for each expert; "" for dense layers.
-json tiers_json(const ModelConfig& config, const std::vector<std::optional<UnitTier>>& tiers) {
+// Returns one text per layer with a letter for each expert; "" for layers as above.
+json tiers_json(const ModelConfig& config, const std::vector<std::uint8_t>& layer_is_moe,
+                const std::vector<std::optional<UnitTier>>& tiers) {
     static constexpr char letters[num_unit_tiers] = {'d', 'm', 's'};  // disk, memory, slot
     json rows = json::array();
     for (std::uint32_t layer = 0; layer < config.num_layers; ++layer) {
-        std::string row(config.is_moe(layer) ? config.num_experts : 0, '-');
+        std::string row(layer_is_moe[layer] != 0 ? config.num_experts : 0, '-');
         for (std::size_t expert = 0; expert < row.size(); ++expert) {
             const std::size_t unit = std::size_t{layer} * config.num_experts + expert;
             if (unit < tiers.size() && tiers[unit])
@@ -300,7 +302,7 @@ MetricsSnapshot metrics_snapshot(const HubContext& hub) {
         const std::vector<std::uint16_t> replicas = core.replicas();
         const ModelConfig& config = hub.package->config();
         for (std::size_t unit = 0; unit < replicas.size(); ++unit)
-            if (config.is_moe(static_cast<std::uint32_t>(unit / config.num_experts)))
+            if (core.options().layer_is_moe[unit / config.num_experts] != 0)
                 snapshot.replicas.push_back(replicas[unit]);
     }
     snapshot.requests_refused = hub.requests_refused;
@@ -338,8 +340,9 @@ json status_json(HubContext& hub, bool with_join_url) {
     out["options"] = options_json(core.options(), hub.options.hints_by);
     out["health"] = health_name(current_health(hub).state);
     out["coverage"] = coverage_json(core.coverage());
-    out["replicas"] = replicas_json(hub.package->config(), core.replicas());
-    out["tiers"] = tiers_json(hub.package->config(), core.tiers());
+    const std::vector<std::uint8_t>& layer_is_moe = core.options().layer_is_moe;
+    out["replicas"] = replicas_json(hub.package->config(), layer_is_moe, core.replicas());
+    out["tiers"] = tiers_json(hub.package->config(), layer_is_moe, core.tiers());
     out["engine"] = engine_json(hub);
     out["host"] = host_json(hub.host.read());
     if (const auto fleet = hub.registry.fleet(); !fleet->members.empty())
