@@ -35,9 +35,10 @@ function tokenizerOf(vocab_size) {
 
 export const gpt_oss = 'gpt-oss-mxfp4';
 
-// Writes the checkpoint and its package below `folder`. `run(args)` runs moex-hub and resolves to { code, stderr }.
+// Writes the checkpoint and its package below `folder`. `run(args)` runs moex-hub and resolves to { code, stderr };
+// `flags` are further ones of `pack`.
 // Resolves to the package's folder, the ids of the marks, and golden.json.
-export async function packFamily(folder, family, run) {
+export async function packFamily(folder, family, run, flags = []) {
   const checkpoint = join(folder, `${family}-checkpoint`), name = `families/${family}`;
   mkdirSync(checkpoint);
   copyFileSync(golden(`${name}/model.safetensors`), join(checkpoint, 'model.safetensors'));
@@ -50,7 +51,7 @@ export async function packFamily(folder, family, run) {
   for (const [file, value] of Object.entries(files)) writeFileSync(join(checkpoint, file), JSON.stringify(value));
 
   const model = join(folder, family);
-  for (const args of [['pack', checkpoint, model], ['verify', model]]) {
+  for (const args of [['pack', ...flags, checkpoint, model], ['verify', model]]) {
     const { code, stderr } = await run(args);
     if (code !== 0) throw new Error(`moex-hub ${args.join(' ')}: ${stderr}`);
   }

@@ -64,7 +64,8 @@ async function thinkAndCall(hub) {
     [reasoning_content, content, tool_calls?.map((one) => one.function)]);
 }
 
-const pack = (family) => packFamily(folder, family, (args) => run(join(build, "moex-hub"), args));
+const pack = (family, flags = [], into = folder) =>
+  packFamily(into, family, (args) => run(join(build, "moex-hub"), args), flags);
 
 before(async () => {
   folder = mkdtempSync(join(tmpdir(), "moex-clamped-"));
@@ -141,9 +142,13 @@ for (const [where, webgpu] of [["on a GPU", true], ["on the processor", false]])
     assert.ok(residual_max < 1 / 3, `${residual_max}`);
   });
 
-for (const family of ["qwen2-moe", "glm4-moe", gpt_oss])
-  test(`a hub's GPU computes ${family} but for its routed experts`, async (t) => {
-    const { model, golden } = family === gpt_oss ? packed : await pack(family);
+// The bound of gpt-oss's experts as released: two of its four texts have a token that differs by 1.0e-3 and 1.5e-3, and
+// by up to 4e-4 behind it.
+for (const [family, codes, bound] of [["qwen2-moe", "int4", 1e-3], ["glm4-moe", "int4", 1e-3], [gpt_oss, "int4", 1e-3],
+  [gpt_oss, "auto", 5e-3]])
+  test(`a hub's GPU computes ${family} (${codes}) but for its routed experts`, async (t) => {
+    const into = mkdtempSync(join(folder, "package-"));
+    const { model, golden } = await pack(family, ["--expert-dtype", codes], into);
     const on_cores = await Hub.start(["--model", model, "--backend", "local", ...exact]);
     t.after(() => on_cores.remove());
     const wanted = await scores(on_cores, golden);
@@ -155,7 +160,6 @@ for (const family of ["qwen2-moe", "glm4-moe", gpt_oss])
     const worker = await NativeWorker.start(hub, ["--backend", "cpu", "--arithmetic", "exact"]);
     t.after(() => worker.stop());
     await hub.until(({ health }) => health === "ok", "the worker");
-    // gpt-oss in MXFP4: 1.5e-3 and 1.0e-3 at single positions of two texts, about 1e-5 at all others.
-    farthest(await scores(hub, golden), family === gpt_oss ? 5e-3 : 1e-3, wanted);
+    farthest(await scores(hub, golden), bound, wanted);
     await allRemote(hub, ["cpu"]);
   });
