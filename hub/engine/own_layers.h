@@ -3,7 +3,7 @@
 // With `serve --own-layers N` these are the first N - 1 layers and the last one, so that what is
 // left for a contributor is one range of consecutive layers.
 //   8 layers, N = 3: the hub computes the experts of layers 0, 1 and 7
-// The backend of the others knows of no experts in the hub's own layers. Thread-safe if both are.
+// The backend of the others knows of no experts in the hub's own layers. Thread-safe if all are.
 #pragma once
 
 #include <cstdint>

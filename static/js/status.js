@@ -346,12 +346,21 @@ function drawJoin(join_url) {
   element("join-link").href = join_url;
 }
 
-function footWords({ version, uptime_s, options, coverage, calls }) {
+// Returns the words for what the hub computes. Layers whose experts it computes alone have no replicas.
+function hubWords({ model, replicas, options }) {
+  const num_own = model.num_moe_layers - replicas.filter((row) => row.length > 0).length;
+  const others = options.local_fallback ? [say("hub_computes_rest")] : [];
+  if (num_own > 0) return [say("hub_computes_own", num_own), ...others];
+  return others.length > 0 ? others : [say("hub_computes_none")];
+}
+
+function footWords(status) {
+  const { version, uptime_s, options, coverage, calls } = status;
   const wanted = [
     say("hedging", word("hedge", options.hedge)),
     say("replicas", options.replicas),
     ...(coverage.extra > 0 ? [say("extra_copies", coverage.extra)] : []),
-    say(options.local_fallback ? "hub_computes_rest" : "hub_computes_none"),
+    ...hubWords(status),
     ...(options.deterministic ? [say("deterministic")] : []),
   ];
   const seen = [
