@@ -71,9 +71,10 @@ struct PageWish {
     std::unique_ptr<TextMemory>* memory = nullptr;  // used before fetch() returns
 };
 
-// `pages` and `bytes` are gauges, the others are totals since the start.
+// `pages` and `bytes` are gauges, the others are totals since the start. `is_listed` is false until
+// the store knows which pages of an earlier run are there: `pages` and `bytes` are zero until then.
 struct PageStoreCounters {
-    bool is_on = false;
+    bool is_on = false, is_listed = false;
     std::uint64_t pages = 0, bytes = 0, bytes_max = 0, keep_s = 0;
     std::uint64_t pages_written = 0, pages_read = 0, pages_evicted = 0;
     // pages that were damaged or refused, and writes that failed

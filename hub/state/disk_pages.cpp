@@ -381,6 +381,7 @@ PageStoreCounters DiskPages::counters() const {
     const std::lock_guard lock(mutex_);
     PageStoreCounters counters = counters_;
     counters.is_on = !is_off_;
+    counters.is_listed = has_names_;
     counters.pages = index_.size();
     counters.bytes = index_.bytes();
     counters.bytes_max = options_.bytes_max;

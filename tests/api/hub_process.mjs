@@ -7,15 +7,22 @@ import { join } from 'node:path';
 export const hubProgram = process.env.MOEX_HUB ?? 'build/moex-hub';
 export const modelFolder = process.env.MOEX_MODEL ?? 'static/models/demo';
 
+// The processes of hubs that have not ended.
+const running = new Set();
+
 export function temporaryFolder() {
   const path = mkdtempSync(join(tmpdir(), 'moex-api-'));
   return { path, remove: () => rmSync(path, { recursive: true, force: true }) };
 }
 
-// Calls the function `story` with the path of a temporary folder, and removes the folder afterwards.
+// Calls the function `story` with the path of a temporary folder, and removes the folder afterwards. Hubs that a story
+// leaves behind when it fails are killed: they would keep this process from ending.
 export async function inFolder(story) {
-  const folder = temporaryFolder();
-  try { await story(folder.path); } finally { folder.remove(); }
+  const folder = temporaryFolder(), before = new Set(running);
+  try { await story(folder.path); } finally {
+    for (const hub of running) if (!before.has(hub)) hub.kill('SIGKILL');
+    folder.remove();
+  }
 }
 
 // Returns the environment variables without the caller's settings of the hub.
@@ -62,8 +69,10 @@ export function startHub(args = [], extra = {}, model = modelFolder, program = h
     stdio: ['ignore', 'pipe', 'pipe'],
   });
 
+  running.add(child);
   let stdout = '', stderr = '';
   const ended = new Promise((resolve) => child.on('close', (code, signal) => {
+    running.delete(child);
     state.remove();
     resolve(code ?? signal);
   }));

@@ -25,14 +25,15 @@ async function complete(hub, prompt, max_tokens, extra = {}, key = undefined) {
 }
 
 const status = async (hub) => (await (await fetch(`${hub.url}/api/status`)).json()).engine.kv_disk;
-// Waits until the hub has written this number of pages.
-async function written(hub, count) {
+// Asks for the hub's status until `isThere` is true of its pages on disk, and returns these numbers.
+async function diskOnce(hub, isThere) {
   for (;;) {
     const disk = await status(hub);
-    if (disk.pages_written >= count) return disk;
+    if (isThere(disk)) return disk;
     await new Promise((done) => setTimeout(done, 20));
   }
 }
+const written = (hub, count) => diskOnce(hub, (disk) => disk.pages_written >= count);
 
 function pageFiles(state) {
   const folder = join(state, 'kv-pages');
@@ -86,7 +87,7 @@ test('after kill -9 in mid-answer the text goes on with the same bits', () => in
   await plain.stop();
 
   const again = await serve(state);
-  const disk = await status(again);
+  const disk = await diskOnce(again, ({ listed }) => listed);
   assert.equal(disk.pages, pages);
   const answer = await complete(again, prompt, 100);
   assert.deepEqual(answer.logprobs, wanted.logprobs);

@@ -93,6 +93,7 @@ json step_split_json(const StepSplit& split) {
 
 json kv_disk_json(const PageStoreCounters& disk) {
     return {{"on", disk.is_on},
+            {"listed", disk.is_listed},
             {"pages", disk.pages},
             {"bytes", disk.bytes},
             {"bytes_max", disk.bytes_max},
