@@ -7,6 +7,7 @@
 
 #include "protocol/check.h"
 #include "protocol/half.h"
+#include "protocol/tensor_format.h"
 #include "protocol/text.h"
 
 namespace moex {
@@ -14,11 +15,18 @@ namespace {
 
 constexpr unsigned char magic[4] = {0x4d, 0x78, 0x53, 0x6c};  // "MxSl"
 constexpr std::size_t alignment = 256;
-// Bits of the flags; those from 16 on are of version 2.
+// Bits of the flags; those from 16 on are of version 2, and those from 256 on of version 3.
 constexpr unsigned norm_topk_prob = 1, qk_norm = 2, qkv_bias = 4, o_bias = 8,
-                   qk_norm_all_heads = 16, sinks = 32, router_bias = 64, truncates = 128;
-constexpr unsigned flags_of(unsigned version) { return version == 1 ? 15 : 255; }
-constexpr std::size_t experts_at(unsigned version) { return version == 1 ? 96 : 160; }
+                   qk_norm_all_heads = 16, sinks = 32, router_bias = 64, truncates = 128,
+                   output_gate = 256, sigmoid_router = 512, correction_bias = 1024,
+                   shared_gate = 2048;
+constexpr unsigned newest_version = 3;
+constexpr unsigned flags_of(unsigned version) {
+    return version == 1 ? 15 : version == 2 ? 255 : 4095;
+}
+constexpr std::size_t experts_at(unsigned version) {
+    return version == 1 ? 96 : version == 2 ? 160 : 208;
+}
 // Limits of the sizes; they keep every product below 2^63.
 constexpr std::uint32_t hidden_max = 0xffff, heads_max = 4096, head_dim_max = 256,
                         experts_max = 1024, top_k_max = 64, inner_max = 1u << 20;
@@ -73,6 +81,28 @@ Status check_version_2(const SpanLayer& layer) {
     return {};
 }
 
+// Checks the fields that only version 3 has.
+Status check_version_3(const SpanLayer& layer) {
+    const std::uint32_t groups = layer.router_groups;
+    if (groups == 0 || layer.num_experts % groups != 0) return wrong("router_groups", groups);
+    if (layer.groups_kept == 0 || layer.groups_kept > groups)
+        return wrong("groups_kept", layer.groups_kept);
+    if (layer.top_k > layer.num_experts / groups * layer.groups_kept)
+        return wrong("top_k", layer.top_k);
+    if (!std::isfinite(layer.router_scaling) || layer.router_scaling <= 0)
+        return Error{ErrorCode::bad_field, "layer of a span: a number is not positive"};
+    if (!layer.sigmoid_router &&
+        (layer.correction_bias || groups != 1 || layer.router_scaling != 1))
+        return wrong("score of the router", 0);
+    if (layer.shared_size > inner_max || layer.shared_size % 16 != 0)
+        return wrong("shared_size", layer.shared_size);
+    if (layer.shared_size == 0 && (layer.shared_gate || layer.shared != SpanMatrix::bf16))
+        return wrong("shared_size", 0);
+    if (layer.shared == SpanMatrix::int4 && layer.shared_size % layer.group_size != 0)
+        return wrong("shared_size", layer.shared_size);
+    return {};
+}
+
 Status check_shape(const SpanLayer& layer) {
     const auto in = [](std::uint32_t value, std::uint32_t most) {
         return value > 0 && value <= most;
@@ -93,7 +123,8 @@ Status check_shape(const SpanLayer& layer) {
         return wrong("moe_intermediate_size", layer.moe_intermediate_size);
     if (layer.group_size != 32 && layer.group_size != 64 && layer.group_size != 128)
         return wrong("group_size", layer.group_size);
-    const bool has_codes = layer.attention == SpanMatrix::int4 || layer.router == SpanMatrix::int4;
+    const bool has_codes = layer.attention == SpanMatrix::int4 ||
+                           layer.router == SpanMatrix::int4 || layer.shared == SpanMatrix::int4;
     if (has_codes && (layer.hidden_size % layer.group_size != 0 ||
                       std::uint64_t{layer.num_heads} * layer.head_dim % layer.group_size != 0))
         return wrong("group_size", layer.group_size);
@@ -104,7 +135,8 @@ Status check_shape(const SpanLayer& layer) {
          {layer.rope_scaling.low_freq_factor, layer.rope_scaling.high_freq_factor})
         if (!std::isfinite(value))
             return Error{ErrorCode::bad_field, "layer of a span: a number is not finite"};
-    return check_version_2(layer);
+    MOEX_TRY(check_version_2(layer));
+    return check_version_3(layer);
 }
 
 unsigned flags_of(const SpanLayer& layer) {
@@ -114,7 +146,9 @@ unsigned flags_of(const SpanLayer& layer) {
                            flag(layer.o_bias, o_bias);
     if (span_layer_version(layer) == 1) return flags;
     return flags | flag(layer.qk_norm_all_heads, qk_norm_all_heads) | flag(layer.sinks, sinks) |
-           flag(layer.router_bias, router_bias) | flag(layer.rope_scaling.truncate, truncates);
+           flag(layer.router_bias, router_bias) | flag(layer.rope_scaling.truncate, truncates) |
+           flag(layer.output_gate, output_gate) | flag(layer.sigmoid_router, sigmoid_router) |
+           flag(layer.correction_bias, correction_bias) | flag(layer.shared_gate, shared_gate);
 }
 
 void take_flags(unsigned flags, unsigned version, SpanLayer& layer) {
@@ -128,6 +162,10 @@ void take_flags(unsigned flags, unsigned version, SpanLayer& layer) {
     layer.sinks = has(sinks);
     layer.router_bias = has(router_bias);
     layer.rope_scaling.truncate = has(truncates);
+    layer.output_gate = has(output_gate);
+    layer.sigmoid_router = has(sigmoid_router);
+    layer.correction_bias = has(correction_bias);
+    layer.shared_gate = has(shared_gate);
 }
 
 // Writes and reads the 64 bytes of the header that version 2 adds.
@@ -163,9 +201,33 @@ Status read_version_2(ByteReader& in, SpanLayer& layer) {
     return {};
 }
 
+// Writes and reads the 48 bytes of the header that version 3 adds.
+void write_version_3(ByteWriter& out, const SpanLayer& layer) {
+    out.u32(layer.router_groups);
+    out.u32(layer.groups_kept);
+    out.u32(detail::bits_of_float(layer.router_scaling));
+    out.u32(layer.shared_size);
+    out.u32(static_cast<std::uint32_t>(layer.shared));
+    for (int i = 0; i < 7; ++i) out.u32(0);
+}
+Status read_version_3(ByteReader& in, SpanLayer& layer) {
+    layer.router_groups = in.u32();
+    layer.groups_kept = in.u32();
+    layer.router_scaling = detail::float_of_bits(in.u32());
+    layer.shared_size = in.u32();
+    const std::uint32_t shared = in.u32();
+    std::uint32_t pad = 0;
+    for (int i = 0; i < 7; ++i) pad |= in.u32();
+    if (shared > 2) return wrong("kind of a matrix", shared);
+    if (pad != 0) return wrong("pad", pad);
+    layer.shared = static_cast<SpanMatrix>(shared);
+    return {};
+}
+
 }  // namespace
 
 std::uint16_t span_layer_version(const SpanLayer& layer) {
+    if (layer.output_gate || layer.sigmoid_router || layer.shared_size > 0) return 3;
     const SpanLayer plain;
     const bool is_first = !layer.qk_norm_all_heads && !layer.sinks && !layer.router_bias &&
                           layer.window == 0 && layer.rotary_size == 0 &&
@@ -179,12 +241,14 @@ std::uint16_t span_layer_version(const SpanLayer& layer) {
 
 bool same_span_shape(const SpanLayer& a, const SpanLayer& b) {
     const auto all = [](const SpanLayer& one) {
-        return std::tuple(one.hidden_size, one.num_heads, one.num_kv_heads, one.head_dim,
-                          one.num_experts, one.top_k, one.moe_intermediate_size, one.group_size,
-                          one.norm_topk_prob, one.qk_norm, one.qkv_bias, one.o_bias, one.attention,
-                          one.router, one.rms_norm_eps, one.rope_theta, one.qk_norm_all_heads,
-                          one.sinks, one.router_bias, one.rotary_size, one.attention_scale,
-                          one.residual_multiplier, one.expert_clamp, one.mxfp4_experts);
+        return std::tuple(
+            one.hidden_size, one.num_heads, one.num_kv_heads, one.head_dim, one.num_experts,
+            one.top_k, one.moe_intermediate_size, one.group_size, one.norm_topk_prob, one.qk_norm,
+            one.qkv_bias, one.o_bias, one.attention, one.router, one.rms_norm_eps, one.rope_theta,
+            one.qk_norm_all_heads, one.sinks, one.router_bias, one.rotary_size, one.attention_scale,
+            one.residual_multiplier, one.expert_clamp, one.mxfp4_experts, one.output_gate,
+            one.sigmoid_router, one.correction_bias, one.router_groups, one.groups_kept,
+            one.router_scaling, one.shared_size, one.shared_gate, one.shared);
     };
     return all(a) == all(b) && a.rope_scaling == b.rope_scaling;
 }
@@ -192,23 +256,34 @@ bool same_span_shape(const SpanLayer& a, const SpanLayer& b) {
 std::array<std::uint64_t, num_span_tensors> span_tensor_bytes(const SpanLayer& layer) {
     const std::uint64_t hidden = layer.hidden_size, head = layer.head_dim,
                         q = layer.num_heads * head, kv = layer.num_kv_heads * head,
-                        qkv = q + 2 * kv;
-    return {4 * hidden,
-            4 * hidden,
-            layer.qk_norm ? 4 * (layer.qk_norm_all_heads ? q : head) : 0,
-            layer.qk_norm ? 4 * (layer.qk_norm_all_heads ? kv : head) : 0,
-            layer.qkv_bias ? 4 * qkv : 0,
-            layer.o_bias ? 4 * hidden : 0,
-            layer.sinks ? 4 * std::uint64_t{layer.num_heads} : 0,
-            layer.router_bias ? 4 * std::uint64_t{layer.num_experts} : 0,
-            matrix_bytes(layer.attention, qkv, hidden, layer.group_size),
-            matrix_bytes(layer.attention, hidden, q, layer.group_size),
-            matrix_bytes(layer.router, layer.num_experts, hidden, layer.group_size)};
+                        qkv = q + 2 * kv, experts = layer.num_experts, shared = layer.shared_size;
+    const ExpertDtype shared_dtype = layer.shared == SpanMatrix::bf16  ? ExpertDtype::bf16
+                                     : layer.shared == SpanMatrix::f32 ? ExpertDtype::f32
+                                                                       : ExpertDtype::int4;
+    return {
+        4 * hidden,
+        4 * hidden,
+        layer.qk_norm ? 4 * (layer.qk_norm_all_heads ? q : head) : 0,
+        layer.qk_norm ? 4 * (layer.qk_norm_all_heads ? kv : head) : 0,
+        layer.qkv_bias ? 4 * qkv : 0,
+        layer.o_bias ? 4 * hidden : 0,
+        layer.sinks ? 4 * std::uint64_t{layer.num_heads} : 0,
+        layer.router_bias ? 4 * experts : 0,
+        layer.correction_bias ? 4 * experts : 0,
+        matrix_bytes(layer.attention, qkv, hidden, layer.group_size),
+        matrix_bytes(layer.attention, hidden, q, layer.group_size),
+        matrix_bytes(layer.router, experts + (layer.shared_gate ? 1 : 0), hidden, layer.group_size),
+        layer.output_gate ? matrix_bytes(layer.attention, q, hidden, layer.group_size) : 0,
+        shared > 0 ? expert_blob_layout({layer.hidden_size, layer.shared_size, layer.group_size},
+                                        shared_dtype)
+                         .size_bytes
+                   : 0};
 }
 
 Bytes encode_span_layer(const SpanLayer& layer) {
-    MOEX_CHECK(check_shape(layer).ok() && layer.experts.size() == layer.num_experts,
-               "a layer of a span has another shape");
+    const Status shape = check_shape(layer);
+    MOEX_CHECK(shape.ok(), shape.ok() ? "" : shape.error().message);
+    MOEX_CHECK(layer.experts.size() == layer.num_experts, "a layer of a span lacks experts");
     const std::uint16_t version = span_layer_version(layer);
     const auto sizes = span_tensor_bytes(layer);
     std::uint64_t all = 0;
@@ -230,7 +305,8 @@ Bytes encode_span_layer(const SpanLayer& layer) {
         out.u64(bits_of(value));
     out.u32(layer.rope_scaling.original_context_tokens);
     out.u32(0);
-    if (version == 2) write_version_2(out, layer);
+    if (version >= 2) write_version_2(out, layer);
+    if (version >= 3) write_version_3(out, layer);
     for (const Sha256& hash : layer.experts) out.raw(std::as_bytes(std::span(hash)));
     out.pad_to(alignment);
     for (std::size_t i = 0; i < num_span_tensors; ++i) {
@@ -247,7 +323,7 @@ Result<SpanLayer> decode_span_layer(ByteView bytes) {
     if (in.overrun() || std::memcmp(found.data(), magic, sizeof magic) != 0)
         return Error{ErrorCode::bad_magic, "a layer of a span does not begin with MxSl"};
     const unsigned version = in.u16();
-    if (version != 1 && version != 2)
+    if (version == 0 || version > newest_version)
         return Error{ErrorCode::unsupported_version, text("layer of a span, version ", version)};
     const unsigned flags = in.u16();
     if ((flags & ~flags_of(version)) != 0)
@@ -265,7 +341,8 @@ Result<SpanLayer> decode_span_layer(ByteView bytes) {
         *field = double_of(in.u64());
     layer.rope_scaling.original_context_tokens = in.u32();
     const std::uint32_t more_pad = in.u32();
-    const Status added = version == 2 ? read_version_2(in, layer) : Status{};
+    Status added = version >= 2 ? read_version_2(in, layer) : Status{};
+    if (added.ok() && version >= 3) added = read_version_3(in, layer);
     if (in.overrun())
         return Error{ErrorCode::payload_size,
                      text("a layer of a span of ", bytes.size(), " bytes ends in its header")};
@@ -278,7 +355,7 @@ Result<SpanLayer> decode_span_layer(ByteView bytes) {
     MOEX_TRY(check_shape(layer));
     // A layer has one form, so that its hash follows from its contents.
     if (span_layer_version(layer) != version)
-        return wrong("version of a layer without fields of version 2", version);
+        return wrong("version of a layer whose fields an earlier version has, too,", version);
 
     const auto sizes = span_tensor_bytes(layer);
     std::uint64_t all = tensors_at(version, layer.num_experts);

@@ -1,8 +1,10 @@
 // SpanLayer: everything that a worker needs to compute one layer of a model whole, except the blobs
 // of the layer's experts, which it names. The hub serves it as a blob, by its SHA-256. A worker
 // therefore needs no file of the package and no knowledge of tensor names.
-// A blob has one of two versions. Version 1 describes the layers of Qwen3, Qwen2 and Llama; a layer
-// with a window, sinks or any other field that version 1 does not have is written in version 2.
+// A blob has one of three versions. Version 1 describes the layers of Qwen3, Qwen2 and Llama.
+// Version 2 adds windows, sinks and the other fields of gpt-oss, OLMoE and Granite. Version 3 adds
+// shared experts, routers with sigmoids and output gates. A layer is written in the first version
+// that has all of its fields.
 // Source: PROTOCOL.md, "Layer of a span", has every byte.
 #pragma once
 
@@ -28,13 +30,16 @@ enum class SpanTensor : std::uint8_t {
     k_norm,
     qkv_bias,
     o_bias,
-    sinks,        // version 2
-    router_bias,  // version 2
-    qkv,          // q, k and v, stacked by rows
+    sinks,            // version 2
+    router_bias,      // version 2
+    correction_bias,  // version 3
+    qkv,              // q, k and v, stacked by rows
     o,
-    router,
+    router,       // version 3: with the row of the shared expert's gate
+    output_gate,  // version 3
+    shared,       // version 3: the blob of the shared expert, in its layout
 };
-inline constexpr std::size_t num_span_tensors = 11;
+inline constexpr std::size_t num_span_tensors = 14;
 
 struct SpanLayer {
     std::uint32_t layer = 0;
@@ -51,6 +56,14 @@ struct SpanLayer {
     float attention_scale = 0, residual_multiplier = 1;
     float expert_clamp = 0;  // of clamped experts; 0: plain experts
     bool mxfp4_experts = false;
+    // Fields of version 3.
+    bool output_gate = false;
+    bool sigmoid_router = false, correction_bias = false;
+    std::uint32_t router_groups = 1, groups_kept = 1;
+    float router_scaling = 1;
+    std::uint32_t shared_size = 0;  // width of the shared expert; 0: none
+    bool shared_gate = false;
+    SpanMatrix shared = SpanMatrix::bf16;
 
     std::vector<Sha256> experts;                     // [num_experts], blobs of the experts
     std::array<ByteView, num_span_tensors> tensors;  // borrowed
@@ -58,7 +71,7 @@ struct SpanLayer {
     ByteView tensor(SpanTensor which) const { return tensors[static_cast<std::size_t>(which)]; }
 };
 
-// Returns the version in which a layer is written: 2 if it has a field that version 1 lacks.
+// Returns the version in which a layer is written.
 std::uint16_t span_layer_version(const SpanLayer& layer);
 
 // Returns true if two layers have the same shape, so that one span may hold both. Their windows may

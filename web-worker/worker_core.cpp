@@ -273,8 +273,7 @@ struct WorkerCore::State {
             hello.device.store_bytes = options.keep_bytes;
         }
         if (offers_spans()) {
-            hello.caps.push_back(span_cap);
-            hello.caps.push_back(span2_cap);
+            for (const char* cap : {span_cap, span2_cap, span3_cap}) hello.caps.push_back(cap);
             hello.span_kv_bytes = spans_bytes() / span_kv_share;
             hello.span_bytes = spans_bytes() - hello.span_kv_bytes;
         }

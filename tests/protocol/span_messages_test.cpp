@@ -290,7 +290,7 @@ TEST(SpanLayerTest, DamagedVersion2IsRefused) {
     const auto damaged = [&](std::size_t at, std::uint32_t value) {
         return verdict(decode_span_layer(with_u32(bytes, at, value)));
     };
-    EXPECT_EQ(verdict(decode_span_layer(with_u16(bytes, 4, 3))), "unsupported_version");
+    EXPECT_EQ(verdict(decode_span_layer(with_u16(bytes, 4, 4))), "unsupported_version");
     EXPECT_EQ(verdict(decode_span_layer(with_u16(bytes, 4, 1))), "unknown_flags");
     EXPECT_EQ(verdict(decode_span_layer(with_u16(bytes, 6, 256))), "unknown_flags");
     EXPECT_EQ(damaged(88, 0), "bad_field");  // original_context_tokens of yarn
@@ -329,12 +329,99 @@ TEST(SpanLayerTest, DamagedVersion2IsRefused) {
     }
 }
 
+// A layer with everything that version 3 adds. Its header has 208 bytes.
+LayerSample third_version() {
+    LayerSample sample;
+    SpanLayer& layer = sample.layer;
+    layer.num_experts = 4;
+    layer.experts.resize(4);
+    layer.output_gate = true;
+    layer.sigmoid_router = layer.correction_bias = true;
+    layer.router_groups = 2;
+    layer.groups_kept = 1;
+    layer.router_scaling = 2.5f;
+    layer.shared_size = 96;
+    layer.shared_gate = true;
+    layer.shared = SpanMatrix::f32;
+    sample.give_tensors();
+    return sample;
+}
+
+TEST(SpanLayerTest, EachFieldOfVersion3ComesBack) {
+    const LayerSample sample = third_version();
+    const Bytes bytes = encode_span_layer(sample.layer);
+    EXPECT_EQ(bytes[4], std::byte{3});
+    const auto got = decode_span_layer(bytes);
+    ASSERT_TRUE(got.ok()) << got.error().message;
+    EXPECT_TRUE(same_span_shape(*got, sample.layer));
+    EXPECT_EQ(got->tensor(SpanTensor::correction_bias).size(), 4 * 4u);
+    EXPECT_EQ(got->tensor(SpanTensor::router).size(), 4 * 5u * 64);
+    EXPECT_EQ(got->tensor(SpanTensor::output_gate).size(), 2 * 64u * 64);
+    EXPECT_EQ(got->tensor(SpanTensor::shared).size(), 4 * 3u * 96 * 64);
+    EXPECT_EQ(encode_span_layer(*got), bytes);
+
+    // These fields alone make the third version, and no other layer has its shape.
+    const auto alone = [](const std::function<void(SpanLayer&)>& change) {
+        LayerSample changed;
+        change(changed.layer);
+        changed.give_tensors();
+        EXPECT_EQ(span_layer_version(changed.layer), 3);
+        const Bytes encoded = encode_span_layer(changed.layer);
+        EXPECT_EQ(encode_span_layer(decode_span_layer(encoded).value()), encoded);
+        return same_span_shape(changed.layer, LayerSample().layer);
+    };
+    EXPECT_FALSE(alone([](SpanLayer& layer) { layer.output_gate = true; }));
+    EXPECT_FALSE(alone([](SpanLayer& layer) { layer.sigmoid_router = true; }));
+    EXPECT_FALSE(alone([](SpanLayer& layer) { layer.shared_size = 32; }));
+    // The other fields belong to one of these.
+    const auto differs = [&](const std::function<void(SpanLayer&)>& change) {
+        LayerSample changed = third_version();
+        change(changed.layer);
+        changed.give_tensors();
+        EXPECT_FALSE(same_span_shape(changed.layer, sample.layer));
+    };
+    differs([](SpanLayer& layer) { layer.correction_bias = false; });
+    differs([](SpanLayer& layer) { layer.router_groups = 4; });
+    differs([](SpanLayer& layer) { layer.groups_kept = 2; });
+    differs([](SpanLayer& layer) { layer.router_scaling = 1; });
+    differs([](SpanLayer& layer) { layer.shared_gate = false; });
+    differs([](SpanLayer& layer) { layer.shared = SpanMatrix::bf16; });
+}
+
+TEST(SpanLayerTest, DamagedVersion3IsRefused) {
+    const Bytes bytes = encode_span_layer(third_version().layer);
+    const auto damaged = [&](std::size_t at, std::uint32_t value) {
+        return verdict(decode_span_layer(with_u32(bytes, at, value)));
+    };
+    EXPECT_EQ(verdict(decode_span_layer(with_u16(bytes, 4, 2))), "unknown_flags");
+    EXPECT_EQ(verdict(decode_span_layer(with_u16(bytes, 6, 4096))), "unknown_flags");
+    for (const std::uint32_t groups : {0u, 3u, 8u}) EXPECT_EQ(damaged(160, groups), "bad_field");
+    for (const std::uint32_t kept : {0u, 3u}) EXPECT_EQ(damaged(164, kept), "bad_field");
+    EXPECT_EQ(damaged(160, 4), "bad_field");  // one group of one expert for two choices
+    for (const std::uint32_t value : {0u, 0x7f800000u, 0x7fc00000u, 0xbf800000u})
+        EXPECT_EQ(damaged(168, value), "bad_field") << value;
+    for (const std::uint32_t width : {0u, 24u, 0xfffffff0u})
+        EXPECT_EQ(damaged(172, width), "bad_field") << width;
+    EXPECT_EQ(damaged(172, 64), "payload_size");
+    EXPECT_EQ(damaged(176, 3), "bad_field");
+    for (std::size_t at = 180; at < 208; at += 4) EXPECT_EQ(damaged(at, 1), "bad_field") << at;
+    for (std::size_t size : {std::size_t{160}, std::size_t{207}, bytes.size() - 4}) {
+        const Bytes part(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(size));
+        EXPECT_EQ(verdict(decode_span_layer(part)), "payload_size") << size;
+    }
+    // Fields of a sigmoid router beside another router.
+    const unsigned flags = std::to_integer<unsigned>(bytes[6]) +
+                           256 * std::to_integer<unsigned>(bytes[7]);
+    EXPECT_EQ(verdict(decode_span_layer(with_u16(bytes, 6, flags & ~512u))), "bad_field");
+}
+
 TEST(SpanLayerTest, DamagedLayersAreRefused) {
     const LayerSample sample;
     const Bytes bytes = encode_span_layer(sample.layer);
     EXPECT_EQ(verdict(decode_span_layer(with_byte(bytes, 0, 0))), "bad_magic");
     EXPECT_EQ(bytes[4], std::byte{1});
-    EXPECT_EQ(verdict(decode_span_layer(with_u16(bytes, 4, 3))), "unsupported_version");
+    EXPECT_EQ(verdict(decode_span_layer(with_u16(bytes, 4, 0))), "unsupported_version");
+    EXPECT_EQ(verdict(decode_span_layer(with_u16(bytes, 4, 4))), "unsupported_version");
     EXPECT_EQ(verdict(decode_span_layer(with_u16(bytes, 6, 16))), "unknown_flags");
     for (const std::size_t at : {12, 16, 20, 24, 28, 32, 36, 40})  // sizes
         for (const std::uint32_t value : {0u, 33u, 0xffffffffu})

@@ -72,7 +72,6 @@ Status check_model(const DecoderModel& model) {
     if (model.router_groups == 0 || model.router_groups > 64)
         return does_not_take("groups of experts", model.router_groups, "1 to 64");
     if (model.shared_size > 0) {
-        if (model.is_span) return Error{ErrorCode::unsupported, "a span has no shared experts"};
         // Rows are padded to tiles of outputs, and INT4 rows are read in chunks of 32.
         if (model.shared_size % 16 != 0)
             return does_not_take("width of the shared expert", model.shared_size,

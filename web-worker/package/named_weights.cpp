@@ -219,9 +219,7 @@ Result<DecoderModel> decoder_model_of(const PackageFiles& files) {
 Status check_span_layers(const ModelConfig& config) {
     for (std::uint32_t layer = 0; layer < config.num_layers; ++layer) {
         const LayerPlan& plan = config.layers[layer];
-        const bool is_known = plan.mixer == Mixer::attention && !plan.has_output_gate &&
-                              plan.shared_size == 0 && plan.router.score != RouterScore::sigmoid;
-        if (is_known) continue;
+        if (plan.mixer == Mixer::attention) continue;
         return Error{ErrorCode::unsupported, text("models of type ", config.architecture,
                                                   " are not split into spans yet (layer ", layer,
                                                   ": ", joined_words(plan), ")")};

@@ -64,6 +64,15 @@ DecoderModel SpanWeights::model(std::uint32_t context_tokens) const {
     model.residual_multiplier = layer.residual_multiplier;
     model.expert_bias = layer.expert_clamp > 0;
     model.expert_limit = layer.expert_clamp;
+    model.output_gate = layer.output_gate;
+    model.sigmoid_router = layer.sigmoid_router;
+    model.correction_bias = layer.correction_bias;
+    model.router_groups = layer.router_groups;
+    model.groups_kept = layer.groups_kept;
+    model.router_scaling = layer.router_scaling;
+    model.shared_size = layer.shared_size;
+    model.shared_gate = layer.shared_gate;
+    model.shared_kind = kind_of(layer.shared);
     model.attention_kind = kind_of(layer.attention);
     model.router_kind = kind_of(layer.router);
     model.expert_kind = layer.mxfp4_experts ? WeightKind::mxfp4 : WeightKind::int4;
@@ -94,6 +103,9 @@ Status SpanWeights::read(const WeightPart& part, const Append& append) {
         case Name::o_bias: return give(SpanTensor::o_bias);
         case Name::sinks: return give(SpanTensor::sinks);
         case Name::router_bias: return give(SpanTensor::router_bias);
+        case Name::correction_bias: return give(SpanTensor::correction_bias);
+        case Name::output_gate: return give(SpanTensor::output_gate);
+        case Name::shared: return give(SpanTensor::shared);
         case Name::ffn: {
             const auto found = experts_.find({part.layer, part.expert});
             if (found == experts_.end()) break;

@@ -21,12 +21,20 @@ SpanMatrix matrix_of(WeightKind kind) {
 
 // The tensors of a layer by the names of the decoder, in the order of SpanTensor.
 constexpr std::array<WeightPart::Name, num_span_tensors> part_names = {
-    WeightPart::Name::input_norm, WeightPart::Name::post_attention_norm,
-    WeightPart::Name::q_norm,     WeightPart::Name::k_norm,
-    WeightPart::Name::qkv_bias,   WeightPart::Name::o_bias,
-    WeightPart::Name::sinks,      WeightPart::Name::router_bias,
-    WeightPart::Name::qkv,        WeightPart::Name::o,
-    WeightPart::Name::router};
+    WeightPart::Name::input_norm,
+    WeightPart::Name::post_attention_norm,
+    WeightPart::Name::q_norm,
+    WeightPart::Name::k_norm,
+    WeightPart::Name::qkv_bias,
+    WeightPart::Name::o_bias,
+    WeightPart::Name::sinks,
+    WeightPart::Name::router_bias,
+    WeightPart::Name::correction_bias,
+    WeightPart::Name::qkv,
+    WeightPart::Name::o,
+    WeightPart::Name::router,
+    WeightPart::Name::output_gate,
+    WeightPart::Name::shared};
 
 }  // namespace
 
@@ -127,7 +135,16 @@ SpanLayer SpanLayers::shape_of(std::uint32_t index) const {
             .attention_scale = model_.attention_scale,
             .residual_multiplier = model_.residual_multiplier,
             .expert_clamp = model_.expert_limit,
-            .mxfp4_experts = model_.expert_kind == WeightKind::mxfp4};
+            .mxfp4_experts = model_.expert_kind == WeightKind::mxfp4,
+            .output_gate = model_.output_gate,
+            .sigmoid_router = model_.sigmoid_router,
+            .correction_bias = model_.correction_bias,
+            .router_groups = model_.router_groups,
+            .groups_kept = model_.groups_kept,
+            .router_scaling = model_.router_scaling,
+            .shared_size = model_.shared_size,
+            .shared_gate = model_.shared_gate,
+            .shared = model_.shared_size > 0 ? matrix_of(model_.shared_kind) : SpanMatrix::bf16};
 }
 
 std::uint16_t SpanLayers::version() const {

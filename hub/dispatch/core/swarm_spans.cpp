@@ -27,6 +27,7 @@ void SwarmSpans::on_hello(Worker& worker, const Hello& hello) {
     };
     if (!options_.spans.on || hello.span_bytes == 0 || !lists(span_cap) ||
         (options_.spans.layer_version > 1 && !lists(span2_cap)) ||
+        (options_.spans.layer_version > 2 && !lists(span3_cap)) ||
         liars_.contains(worker.worker_key))
         return;
     rooms_[worker.id] = {

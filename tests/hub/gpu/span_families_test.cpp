@@ -1,6 +1,7 @@
-// Tests spans of the small models of tests/golden/families, most of whose layers need version 2 of
-// a layer's blob: windows, sinks, biases, a clamp, yarn, norms over all heads, multipliers. The hub
-// computes the last layer, and one or two holders the others.
+// Tests spans of the small models of tests/golden/families. Most of their layers need version 2 of
+// a layer's blob (windows, sinks, biases, a clamp, yarn, norms over all heads, multipliers) or
+// version 3 (shared experts, a router with sigmoids and groups). The hub computes dense layers and
+// the last one, and one or two holders the others.
 #include <fstream>
 #include <iostream>
 #include <optional>
@@ -14,7 +15,8 @@
 namespace moex {
 namespace {
 
-const char* const all_families[] = {"gpt-oss-mxfp4", "mixtral", "olmoe", "granite-moe"};
+const char* const all_families[] = {"gpt-oss-mxfp4", "mixtral",   "olmoe",
+                                    "granite-moe",   "qwen2-moe", "glm4-moe"};
 
 std::filesystem::path checkpoint_of(const std::string& family) {
     return repository() / "tests/golden/families" / family;
@@ -40,13 +42,19 @@ class SpanFamiliesTest : public SpanTest, public testing::WithParamInterface<con
   protected:
     SpanFamiliesTest() : SpanTest(model_of(GetParam())) {}
 
-    // All layers but the last one, among two holders if there are several.
-    LocalSpans halves() const {
-        const std::uint32_t end = config().num_layers - 1;
-        if (end == 1) return whole();
-        return {model_, {{0, end - 1}, {end - 1, end}}};
+    // The layers with experts but for the last layer.
+    Range all() const {
+        const auto is_routed = config().layer_is_moe();
+        const auto first = std::find(is_routed.begin(), is_routed.end(), 1) - is_routed.begin();
+        return {static_cast<std::uint32_t>(first), config().num_layers - 1};
     }
-    LocalSpans whole() const { return {model_, {{0, config().num_layers - 1}}}; }
+    // All of them among two holders, if there are several.
+    LocalSpans halves() const {
+        const auto [first, end] = all();
+        if (end == first + 1) return whole();
+        return {model_, {{first, end - 1}, {end - 1, end}}};
+    }
+    LocalSpans whole() const { return {model_, {all()}}; }
 
     const std::vector<TokenId> text_ = test::random_tokens(90, 320, 3);
 };
@@ -55,9 +63,12 @@ INSTANTIATE_TEST_SUITE_P(Families, SpanFamiliesTest, testing::ValuesIn(all_famil
 
 // Older workers compute the layers of Mixtral, which have no field of version 2.
 TEST_P(SpanFamiliesTest, LayersHaveTheOldestVersionThatDescribesThem) {
-    const std::uint16_t wanted = GetParam() == std::string("mixtral") ? 1 : 2;
+    const std::string family = GetParam();
+    const std::uint16_t wanted = family == "mixtral"                             ? 1
+                                 : family == "qwen2-moe" || family == "glm4-moe" ? 3
+                                                                                 : 2;
     EXPECT_EQ(model_.layers->version(), wanted);
-    const Bytes blob = *model_.layers->find(model_.layers->layer(0)->blob);
+    const Bytes blob = *model_.layers->find(model_.layers->layer(all().first)->blob);
     EXPECT_EQ(blob[4], static_cast<std::byte>(wanted));
 }
 
@@ -157,7 +168,7 @@ TEST_P(SpanFamiliesTest, StandbyNeedsNoRowsBehindTheWindows) {
     EXPECT_EQ(kv.has_window_rows(0), !cache_.has_windows());
     decoder_->use_spans(&second);
     const auto later = step(kv, std::span(text_).subspan(64, 8));
-    EXPECT_EQ(second.brought_, (config().num_layers > 2 ? 2 : 1) * 64u);
+    EXPECT_EQ(second.brought_, (all().second - all().first > 1 ? 2 : 1) * 64u);
     for (std::size_t r = 0; r < 8; ++r) expect_same_bits(row(later, r), row(wanted, 64 + r));
     decoder_->use_spans(nullptr);
 }

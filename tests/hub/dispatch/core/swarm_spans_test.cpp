@@ -173,6 +173,15 @@ TEST_F(SwarmSpansTest, LayersOfVersion2GoToWorkersThatKnowIt) {
     EXPECT_FALSE(units_[older].empty());
 }
 
+TEST_F(SwarmSpansTest, LayersOfVersion3GoToWorkersThatKnowIt) {
+    options_.spans.layer_version = 3;
+    const WorkerId older = join(4, "older", {span_cap, span2_cap}),
+                   newer = join(4, "newer", {span_cap, span2_cap, span3_cap});
+    wait();
+    EXPECT_EQ(layers_of(older), std::nullopt);
+    EXPECT_EQ(layers_of(newer), Range(2, 6));
+}
+
 TEST_F(SwarmSpansTest, HubWithoutExpertsGivesSpansTheRoomThatExpertsLeave) {
     options_.local_fallback = false;
     kv_bytes_ = 100'000;
