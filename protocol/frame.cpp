@@ -46,13 +46,14 @@ const char* frame_type_name(FrameType type) {
         case FrameType::span_answer: return "SPAN_ANSWER";
         case FrameType::span_kv: return "SPAN_KV";
         case FrameType::span_end: return "SPAN_END";
+        case FrameType::span_state: return "SPAN_STATE";
         case FrameType::hubs: return "HUBS";
     }
     return "unknown";
 }
 
 bool is_known_frame_type(std::uint16_t type) {
-    return (type >= 1 && type <= 5) || (type >= 16 && type <= 40);
+    return (type >= 1 && type <= 5) || (type >= 16 && type <= 41);
 }
 
 bool has_tensor_header(FrameType type) {

@@ -52,6 +52,7 @@ enum class FrameType : std::uint16_t {
     span_kv = 38,
     span_end = 39,
     hubs = 40,
+    span_state = 41,
 };
 // name such as "DISPATCH"; "unknown" for an unknown type
 const char* frame_type_name(FrameType type);

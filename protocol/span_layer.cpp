@@ -19,10 +19,10 @@ constexpr std::size_t alignment = 256;
 constexpr unsigned norm_topk_prob = 1, qk_norm = 2, qkv_bias = 4, o_bias = 8,
                    qk_norm_all_heads = 16, sinks = 32, router_bias = 64, truncates = 128,
                    output_gate = 256, sigmoid_router = 512, correction_bias = 1024,
-                   shared_gate = 2048;
+                   shared_gate = 2048, delta_rule = 4096;
 constexpr unsigned newest_version = 3;
 constexpr unsigned flags_of(unsigned version) {
-    return version == 1 ? 15 : version == 2 ? 255 : 4095;
+    return version == 1 ? 15 : version == 2 ? 255 : 8191;
 }
 constexpr std::size_t experts_at(unsigned version) {
     return version == 1 ? 96 : version == 2 ? 160 : 208;
@@ -81,6 +81,30 @@ Status check_version_2(const SpanLayer& layer) {
     return {};
 }
 
+// Checks the sizes of gated delta rules: all are zero in a model without them.
+Status check_delta_rule(const SpanLayer& layer) {
+    if (layer.delta_key_heads == 0) {
+        const bool has_sizes = layer.is_delta || layer.delta_value_heads != 0 ||
+                               layer.delta_key_dim != 0 || layer.delta_value_dim != 0 ||
+                               layer.conv_taps != 0;
+        return has_sizes ? wrong("key heads of a gated delta rule", 0) : Status{};
+    }
+    if (layer.delta_key_heads > heads_max)
+        return wrong("key heads of a gated delta rule", layer.delta_key_heads);
+    if (layer.delta_value_heads == 0 || layer.delta_value_heads > heads_max ||
+        layer.delta_value_heads % layer.delta_key_heads != 0)
+        return wrong("value heads of a gated delta rule", layer.delta_value_heads);
+    for (const std::uint32_t size : {layer.delta_key_dim, layer.delta_value_dim})
+        if (size == 0 || size > head_dim_max) return wrong("size of a head", size);
+    if (layer.delta_values() % 32 != 0)
+        return wrong("values of a gated delta rule", layer.delta_values());
+    if (layer.attention == SpanMatrix::int4 && layer.delta_values() % layer.group_size != 0)
+        return wrong("values of a gated delta rule", layer.delta_values());
+    if (layer.conv_taps < 2 || layer.conv_taps > 8)
+        return wrong("taps of a convolution", layer.conv_taps);
+    return {};
+}
+
 // Checks the fields that only version 3 has.
 Status check_version_3(const SpanLayer& layer) {
     const std::uint32_t groups = layer.router_groups;
@@ -100,7 +124,7 @@ Status check_version_3(const SpanLayer& layer) {
         return wrong("shared_size", 0);
     if (layer.shared == SpanMatrix::int4 && layer.shared_size % layer.group_size != 0)
         return wrong("shared_size", layer.shared_size);
-    return {};
+    return check_delta_rule(layer);
 }
 
 Status check_shape(const SpanLayer& layer) {
@@ -148,7 +172,8 @@ unsigned flags_of(const SpanLayer& layer) {
     return flags | flag(layer.qk_norm_all_heads, qk_norm_all_heads) | flag(layer.sinks, sinks) |
            flag(layer.router_bias, router_bias) | flag(layer.rope_scaling.truncate, truncates) |
            flag(layer.output_gate, output_gate) | flag(layer.sigmoid_router, sigmoid_router) |
-           flag(layer.correction_bias, correction_bias) | flag(layer.shared_gate, shared_gate);
+           flag(layer.correction_bias, correction_bias) | flag(layer.shared_gate, shared_gate) |
+           flag(layer.is_delta, delta_rule);
 }
 
 void take_flags(unsigned flags, unsigned version, SpanLayer& layer) {
@@ -166,6 +191,7 @@ void take_flags(unsigned flags, unsigned version, SpanLayer& layer) {
     layer.sigmoid_router = has(sigmoid_router);
     layer.correction_bias = has(correction_bias);
     layer.shared_gate = has(shared_gate);
+    layer.is_delta = has(delta_rule);
 }
 
 // Writes and reads the 64 bytes of the header that version 2 adds.
@@ -208,7 +234,10 @@ void write_version_3(ByteWriter& out, const SpanLayer& layer) {
     out.u32(detail::bits_of_float(layer.router_scaling));
     out.u32(layer.shared_size);
     out.u32(static_cast<std::uint32_t>(layer.shared));
-    for (int i = 0; i < 7; ++i) out.u32(0);
+    for (const std::uint32_t size : {layer.delta_key_heads, layer.delta_value_heads,
+                                     layer.delta_key_dim, layer.delta_value_dim, layer.conv_taps})
+        out.u32(size);
+    out.u64(0);
 }
 Status read_version_3(ByteReader& in, SpanLayer& layer) {
     layer.router_groups = in.u32();
@@ -216,8 +245,10 @@ Status read_version_3(ByteReader& in, SpanLayer& layer) {
     layer.router_scaling = detail::float_of_bits(in.u32());
     layer.shared_size = in.u32();
     const std::uint32_t shared = in.u32();
-    std::uint32_t pad = 0;
-    for (int i = 0; i < 7; ++i) pad |= in.u32();
+    for (std::uint32_t* size : {&layer.delta_key_heads, &layer.delta_value_heads,
+                                &layer.delta_key_dim, &layer.delta_value_dim, &layer.conv_taps})
+        *size = in.u32();
+    const std::uint64_t pad = in.u64();
     if (shared > 2) return wrong("kind of a matrix", shared);
     if (pad != 0) return wrong("pad", pad);
     layer.shared = static_cast<SpanMatrix>(shared);
@@ -227,7 +258,9 @@ Status read_version_3(ByteReader& in, SpanLayer& layer) {
 }  // namespace
 
 std::uint16_t span_layer_version(const SpanLayer& layer) {
-    if (layer.output_gate || layer.sigmoid_router || layer.shared_size > 0) return 3;
+    if (layer.output_gate || layer.sigmoid_router || layer.shared_size > 0 ||
+        layer.delta_key_heads > 0)
+        return 3;
     const SpanLayer plain;
     const bool is_first = !layer.qk_norm_all_heads && !layer.sinks && !layer.router_bias &&
                           layer.window == 0 && layer.rotary_size == 0 &&
@@ -248,7 +281,8 @@ bool same_span_shape(const SpanLayer& a, const SpanLayer& b) {
             one.qk_norm_all_heads, one.sinks, one.router_bias, one.rotary_size, one.attention_scale,
             one.residual_multiplier, one.expert_clamp, one.mxfp4_experts, one.output_gate,
             one.sigmoid_router, one.correction_bias, one.router_groups, one.groups_kept,
-            one.router_scaling, one.shared_size, one.shared_gate, one.shared);
+            one.router_scaling, one.shared_size, one.shared_gate, one.shared, one.delta_key_heads,
+            one.delta_value_heads, one.delta_key_dim, one.delta_value_dim, one.conv_taps);
     };
     return all(a) == all(b) && a.rope_scaling == b.rope_scaling;
 }
@@ -260,20 +294,32 @@ std::array<std::uint64_t, num_span_tensors> span_tensor_bytes(const SpanLayer& l
     const ExpertDtype shared_dtype = layer.shared == SpanMatrix::bf16  ? ExpertDtype::bf16
                                      : layer.shared == SpanMatrix::f32 ? ExpertDtype::f32
                                                                        : ExpertDtype::int4;
+    const bool attends = !layer.is_delta;
+    const std::uint64_t values = layer.delta_values(), channels = layer.delta_channels(),
+                        mixer_rows = attends ? qkv : channels + values;
+    const auto attention = [&](bool has, std::uint64_t bytes) {
+        return attends && has ? bytes : 0;
+    };
+    const auto delta = [&](std::uint64_t num_floats) { return attends ? 0 : 4 * num_floats; };
     return {
         4 * hidden,
         4 * hidden,
-        layer.qk_norm ? 4 * (layer.qk_norm_all_heads ? q : head) : 0,
-        layer.qk_norm ? 4 * (layer.qk_norm_all_heads ? kv : head) : 0,
-        layer.qkv_bias ? 4 * qkv : 0,
-        layer.o_bias ? 4 * hidden : 0,
-        layer.sinks ? 4 * std::uint64_t{layer.num_heads} : 0,
+        attention(layer.qk_norm, 4 * (layer.qk_norm_all_heads ? q : head)),
+        attention(layer.qk_norm, 4 * (layer.qk_norm_all_heads ? kv : head)),
+        attention(layer.qkv_bias, 4 * qkv),
+        attention(layer.o_bias, 4 * hidden),
+        attention(layer.sinks, 4 * std::uint64_t{layer.num_heads}),
         layer.router_bias ? 4 * experts : 0,
         layer.correction_bias ? 4 * experts : 0,
-        matrix_bytes(layer.attention, qkv, hidden, layer.group_size),
-        matrix_bytes(layer.attention, hidden, q, layer.group_size),
+        delta(channels * layer.conv_taps),
+        delta(layer.delta_value_heads),
+        delta(layer.delta_value_heads),
+        delta(layer.delta_value_dim),
+        matrix_bytes(layer.attention, mixer_rows, hidden, layer.group_size),
+        matrix_bytes(layer.attention, hidden, attends ? q : values, layer.group_size),
         matrix_bytes(layer.router, experts + (layer.shared_gate ? 1 : 0), hidden, layer.group_size),
-        layer.output_gate ? matrix_bytes(layer.attention, q, hidden, layer.group_size) : 0,
+        attention(layer.output_gate, matrix_bytes(layer.attention, q, hidden, layer.group_size)),
+        delta(2 * std::uint64_t{layer.delta_value_heads} * hidden),
         shared > 0 ? expert_blob_layout({layer.hidden_size, layer.shared_size, layer.group_size},
                                         shared_dtype)
                          .size_bytes

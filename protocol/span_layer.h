@@ -3,9 +3,9 @@
 // therefore needs no file of the package and no knowledge of tensor names.
 // A blob has one of three versions. Version 1 describes the layers of Qwen3, Qwen2 and Llama.
 // Version 2 adds windows, sinks and the other fields of gpt-oss, OLMoE and Granite. Version 3 adds
-// shared experts, routers with sigmoids and output gates. A layer is written in the first version
-// that has all of its fields.
-// Source: PROTOCOL.md, "Layer of a span", has every byte.
+// shared experts, routers with sigmoids, output gates and gated delta rules. A layer is written in
+// the first version that has all of its fields. Source: PROTOCOL.md, "Layer of a span", has every
+// byte.
 #pragma once
 
 #include <array>
@@ -32,14 +32,19 @@ enum class SpanTensor : std::uint8_t {
     o_bias,
     sinks,            // version 2
     router_bias,      // version 2
-    correction_bias,  // version 3
-    qkv,              // q, k and v, stacked by rows
+    correction_bias,  // version 3, and so are the next ones until qkv
+    delta_conv,       // [channels, conv_taps]
+    delta_a_log,
+    delta_dt_bias,
+    delta_norm,
+    qkv,  // q, k and v, stacked by rows; of a gated delta rule all q, all k, all v, then z
     o,
     router,       // version 3: with the row of the shared expert's gate
     output_gate,  // version 3
+    delta_gates,  // version 3: f32, b and then a
     shared,       // version 3: the blob of the shared expert, in its layout
 };
-inline constexpr std::size_t num_span_tensors = 14;
+inline constexpr std::size_t num_span_tensors = 19;
 
 struct SpanLayer {
     std::uint32_t layer = 0;
@@ -64,7 +69,18 @@ struct SpanLayer {
     std::uint32_t shared_size = 0;  // width of the shared expert; 0: none
     bool shared_gate = false;
     SpanMatrix shared = SpanMatrix::bf16;
+    // A layer with a gated delta rule instead of attention. All layers of a model with such layers
+    // have the sizes, and all fields of attention.
+    bool is_delta = false;
+    std::uint32_t delta_key_heads = 0, delta_value_heads = 0, delta_key_dim = 0,
+                  delta_value_dim = 0, conv_taps = 0;
 
+    std::uint64_t delta_values() const {
+        return std::uint64_t{delta_value_heads} * delta_value_dim;
+    }
+    std::uint64_t delta_channels() const {
+        return 2 * std::uint64_t{delta_key_heads} * delta_key_dim + delta_values();
+    }
     std::vector<Sha256> experts;                     // [num_experts], blobs of the experts
     std::array<ByteView, num_span_tensors> tensors;  // borrowed
 
@@ -75,7 +91,7 @@ struct SpanLayer {
 std::uint16_t span_layer_version(const SpanLayer& layer);
 
 // Returns true if two layers have the same shape, so that one span may hold both. Their windows may
-// differ.
+// differ, and one may have a gated delta rule.
 bool same_span_shape(const SpanLayer& a, const SpanLayer& b);
 
 // Returns the bytes that each tensor must have.

@@ -1,6 +1,7 @@
 #include "protocol/span_messages.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "protocol/payload.h"
 
@@ -10,7 +11,7 @@ namespace {
 constexpr std::size_t assign_head_bytes = 28,
                       assign_layer_bytes = sizeof(Sha256) + 8 + sizeof(Signature), ready_bytes = 28,
                       step_head_bytes = 12, sequence_bytes = 16, answer_head_bytes = 24,
-                      kv_head_bytes = 28, end_head_bytes = 4;
+                      kv_head_bytes = 28, state_head_bytes = 24, end_head_bytes = 4;
 
 Error wrong_span_size(FrameType type, std::uint64_t found_bytes, std::uint64_t wanted_bytes) {
     return Error{ErrorCode::payload_size,
@@ -126,20 +127,23 @@ Result<std::uint32_t> decode_span_release(ByteView frame) {
 }
 
 Bytes encode_span_ready(const SpanReady& message) {
-    ByteWriter out(frame_header_bytes + ready_bytes);
+    const bool has_states = message.sequences_max > 0;
+    ByteWriter out(frame_header_bytes + ready_bytes + (has_states ? 4 : 0));
     begin_frame(out, FrameType::span_ready, 0);
     out.u32(message.span);
     out.u32(message.num_pages);
     out.u32(message.page_tokens);
     out.u32(message.rows_max);
     for (const std::uint32_t us : message.layer_us) out.u32(us);
+    if (has_states) out.u32(message.sequences_max);
     return finish_frame(std::move(out));
 }
 
 Result<SpanReady> decode_span_ready(ByteView frame) {
     constexpr auto type = FrameType::span_ready;
     MOEX_ASSIGN(header, decode_header_of(frame, type));
-    if (header.payload_bytes != ready_bytes)
+    const bool has_states = header.payload_bytes == ready_bytes + 4;
+    if (header.payload_bytes != ready_bytes && !has_states)
         return wrong_span_size(type, header.payload_bytes, ready_bytes);
     ByteReader in(frame.subspan(frame_header_bytes));
     SpanReady message;
@@ -148,6 +152,10 @@ Result<SpanReady> decode_span_ready(ByteView frame) {
     message.page_tokens = in.u32();
     message.rows_max = in.u32();
     for (std::uint32_t& us : message.layer_us) us = in.u32();
+    if (has_states) {
+        message.sequences_max = in.u32();
+        MOEX_TRY(check_count(type, "sequences_max", message.sequences_max, 1u << 16));
+    }
     if (message.num_pages == 0) return message;
     MOEX_TRY(check_count(type, "num_pages", message.num_pages, 1u << 24));
     MOEX_TRY(check_count(type, "page_tokens", message.page_tokens, 1u << 16));
@@ -228,20 +236,28 @@ Result<SpanStep> decode_span_step(ByteView frame, const WireLimits& limits) {
 }
 
 std::uint64_t span_answer_bytes(std::uint32_t hidden_size, std::uint32_t num_rows,
-                                std::uint32_t num_layers, std::uint32_t kv_size) {
+                                std::uint64_t row_values) {
     return frame_header_bytes + answer_head_bytes +
            wire_rows_bytes(Dtype::f32, num_rows, hidden_size) +
-           span_kv_bytes(num_layers, num_rows, kv_size);
+           num_rows * row_values * sizeof(half);
 }
+
+namespace {
+
+std::uint64_t kept_bytes(const SpanAnswer& message) {
+    return message.row_values > 0
+               ? std::uint64_t{message.num_rows} * message.row_values * sizeof(half)
+               : span_kv_bytes(message.num_layers, message.num_rows, message.kv_size);
+}
+
+}  // namespace
 
 Bytes encode_span_answer(const SpanAnswer& message, std::uint32_t hidden_size) {
     const bool done = message.verdict == SpanVerdict::done;
     const std::uint64_t x_bytes =
         done ? wire_rows_bytes(message.dtype, message.num_rows, hidden_size) : 0;
-    MOEX_CHECK(
-        message.kv.size() ==
-            (done ? span_kv_bytes(message.num_layers, message.num_rows, message.kv_size) : 0),
-        "SPAN_ANSWER: keys and values of another shape");
+    MOEX_CHECK(message.kv.size() == (done ? kept_bytes(message) : 0),
+               "SPAN_ANSWER: keys and values of another shape");
     ByteWriter out(frame_header_bytes + answer_head_bytes + x_bytes + message.kv.size());
     begin_frame(out, FrameType::span_answer, message.step);
     out.u32(message.span);
@@ -252,7 +268,7 @@ Bytes encode_span_answer(const SpanAnswer& message, std::uint32_t hidden_size) {
     out.u16(static_cast<std::uint16_t>(done ? hidden_size : 0));
     out.u32(done ? message.kv_size : 0);
     out.u32(message.worker_us);
-    out.u32(0);
+    out.u32(done ? message.row_values : 0);
     if (done) {
         encode_rows(message.dtype, message.x, hidden_size, out.grow(x_bytes));
         out.raw(message.kv);
@@ -271,9 +287,8 @@ Result<SpanAnswer> decode_span_answer(ByteView frame, const WireLimits& limits) 
     const std::uint32_t hidden_dim = in.u16();
     message.kv_size = in.u32();
     message.worker_us = in.u32();
-    const std::uint32_t pad = in.u32();
+    message.row_values = in.u32();
     if (in.overrun()) return wrong_span_size(type, header.payload_bytes, answer_head_bytes);
-    MOEX_TRY(check_pad(type, pad));
     if (verdict > static_cast<std::uint8_t>(SpanVerdict::failed))
         return wrong_field(type, "verdict", verdict, 4);
     message.verdict = static_cast<SpanVerdict>(verdict);
@@ -283,7 +298,7 @@ Result<SpanAnswer> decode_span_answer(ByteView frame, const WireLimits& limits) 
         if (in.remaining_bytes() != 0)
             return wrong_span_size(type, header.payload_bytes, answer_head_bytes);
         if (message.num_rows != 0 || message.num_layers != 0 || hidden_dim != 0 ||
-            message.kv_size != 0)
+            message.kv_size != 0 || message.row_values != 0)
             return Error{ErrorCode::bad_field, "SPAN_ANSWER: a refusal with rows"};
         return message;
     }
@@ -291,8 +306,9 @@ Result<SpanAnswer> decode_span_answer(ByteView frame, const WireLimits& limits) 
     MOEX_TRY(check_rows(message.num_rows, span_rows_max, hidden_dim, limits.hidden_size));
     MOEX_TRY(check_kv_shape(type, message.num_rows, message.num_layers, message.kv_size, limits));
     const std::uint64_t x_bytes = wire_rows_bytes(dtype, message.num_rows, hidden_dim),
-                        kv_bytes = span_kv_bytes(message.num_layers, message.num_rows,
-                                                 message.kv_size);
+                        kv_bytes = kept_bytes(message);
+    if (message.row_values > span_row_values_max)
+        return wrong_field(type, "row_values", message.row_values, span_row_values_max);
     if (in.remaining_bytes() != x_bytes + kv_bytes)
         return wrong_span_size(type, header.payload_bytes, answer_head_bytes + x_bytes + kv_bytes);
     message.x.resize(std::size_t{message.num_rows} * hidden_dim);
@@ -351,6 +367,51 @@ std::uint32_t span_kv_rows_max(std::uint64_t bytes_max, std::uint32_t num_layers
                                std::uint32_t kv_size) {
     const std::uint64_t fit = bytes_max / span_kv_bytes(num_layers, 1, kv_size);
     return static_cast<std::uint32_t>(std::clamp<std::uint64_t>(fit, 1, span_rows_max));
+}
+
+Bytes encode_span_state(const SpanState& message) {
+    const ByteView floats = std::as_bytes(std::span(message.floats));
+    ByteWriter out(frame_header_bytes + state_head_bytes + floats.size());
+    begin_frame(out, FrameType::span_state, 0);
+    out.u32(message.span);
+    out.u64(message.sequence);
+    out.u32(message.num_tokens);
+    out.u16(static_cast<std::uint16_t>(message.index));
+    out.u16(static_cast<std::uint16_t>(message.num_layers));
+    out.u32(0);
+    out.raw(floats);
+    return finish_frame(std::move(out));
+}
+
+Result<SpanState> decode_span_state(ByteView frame, const WireLimits& limits) {
+    constexpr auto type = FrameType::span_state;
+    MOEX_ASSIGN(header, decode_header_of(frame, type));
+    ByteReader in(frame.subspan(frame_header_bytes));
+    SpanState message;
+    message.span = in.u32();
+    message.sequence = in.u64();
+    message.num_tokens = in.u32();
+    message.index = in.u16();
+    message.num_layers = in.u16();
+    const std::uint32_t pad = in.u32();
+    if (in.overrun()) return wrong_span_size(type, header.payload_bytes, state_head_bytes);
+    MOEX_TRY(check_pad(type, pad));
+    MOEX_TRY(check_count(type, "num_tokens", message.num_tokens, 1u << 30));
+    MOEX_TRY(check_count(type, "num_layers", message.num_layers,
+                         std::min(span_layers_max, limits.num_layers)));
+    if (message.index >= message.num_layers)
+        return wrong_field(type, "index", message.index, message.num_layers - 1);
+    const std::size_t bytes = in.remaining_bytes();
+    if (bytes == 0 || bytes % sizeof(float) != 0)
+        return wrong_span_size(type, header.payload_bytes, state_head_bytes + sizeof(float));
+    message.floats.resize(bytes / sizeof(float));
+    const ByteView floats = in.take(bytes);
+    std::copy(floats.begin(), floats.end(),
+              std::as_writable_bytes(std::span(message.floats)).begin());
+    if (!std::all_of(message.floats.begin(), message.floats.end(),
+                     [](float one) { return std::isfinite(one); }))
+        return Error{ErrorCode::non_finite, "SPAN_STATE: a value is not finite"};
+    return message;
 }
 
 Bytes encode_span_end(const std::vector<std::uint64_t>& sequences) {

@@ -23,7 +23,7 @@ inline constexpr const char* span3_cap = "span3";
 
 // Limits of the frames; encoders require them and decoders refuse what exceeds them.
 inline constexpr std::uint32_t span_layers_max = 256, span_rows_max = 512, span_ended_max = 1024,
-                               span_kv_size_max = 1u << 16;
+                               span_kv_size_max = 1u << 16, span_row_values_max = 1u << 24;
 
 // SPAN_ASSIGN (hub to worker): hold layers [first_layer, end_layer) whole. `layers` names a blob
 // for each layer (protocol/span_layer.h), which the worker fetches like the blob of an expert.
@@ -54,6 +54,8 @@ struct SpanReady {
     std::uint32_t num_pages = 0;    // pages for keys and values, shared by all sequences
     std::uint32_t page_tokens = 0;  // tokens of a page
     std::uint32_t rows_max = 0;     // limit of rows in a step
+    // Of a span with recurrent states: limit of sequences; 0: the pages are the only limit.
+    std::uint32_t sequences_max = 0;
     // Measured time of a layer for a step of 1, 8 and 64 rows, in microseconds; 0: not measured.
     std::array<std::uint32_t, 3> layer_us{};
     bool operator==(const SpanReady&) const = default;
@@ -68,6 +70,10 @@ struct SpanSequence {
     std::uint32_t num_rows = 0;
     bool operator==(const SpanSequence&) const = default;
 };
+// In a span with recurrent layers, the worker keeps the state before the rows of a step if a
+// sequence has at most this number of them, so that the next step may begin at any of these rows.
+// Otherwise it keeps the state behind them.
+inline constexpr std::uint32_t span_kept_rows = 9;
 // SPAN_STEP (hub to worker): compute the span for rows of the residual stream. `step` numbers the
 // steps of a connection and is the frame's sequence id.
 struct SpanStep {
@@ -86,12 +92,15 @@ enum class SpanVerdict : std::uint8_t {
     done = 0,
     // the worker holds fewer tokens of a sequence than `num_before`; see SPAN_KV
     unknown_sequence = 1,
-    no_pages = 2,  // no room for the keys and values
+    no_pages = 2,  // no room for the keys and values, or for the state of the sequence
     no_span = 3,   // the worker does not hold the span
     failed = 4,    // the device failed
 };
-// SPAN_ANSWER (worker to hub): the residual stream behind the span, and the keys and values that
-// the step added. A refusal (another verdict than `done`) has no rows.
+// SPAN_ANSWER (worker to hub): the residual stream behind the span, and what each layer keeps of
+// the step's rows. A layer with attention keeps keys and values. A layer with a gated delta rule
+// keeps the inputs of its recurrence (q, k and v before the convolution, then b and a of each value
+// head), from which the hub computes the layer's state without its matrices. A refusal (another
+// verdict than `done`) has no rows.
 struct SpanAnswer {
     std::uint32_t step = 0;
     std::uint32_t span = 0;
@@ -100,19 +109,24 @@ struct SpanAnswer {
     std::uint32_t num_rows = 0, num_layers = 0;
     std::uint32_t kv_size = 0;    // num_kv_heads * head_dim
     std::uint32_t worker_us = 0;  // from the arrival of the step to the departure of the answer
-    std::vector<float> x;         // [num_rows, hidden_size]
-    Bytes kv;                     // f16 [num_layers, num_rows, key then value, kv_size]
+    // Of a span with recurrent layers: the number of values that all layers keep of a row; 0: each
+    // layer keeps 2 * kv_size values.
+    std::uint32_t row_values = 0;
+    std::vector<float> x;  // [num_rows, hidden_size]
+    // f16 [num_layers, num_rows, key then value, kv_size], or of recurrent layers their inputs
+    Bytes kv;
 };
 Bytes encode_span_answer(const SpanAnswer& message, std::uint32_t hidden_size);
 // Error non_finite: a value of x, or a key or value, is not finite.
 Result<SpanAnswer> decode_span_answer(ByteView frame, const WireLimits& limits);
-// Returns the size of the frame of an answer with rows.
+// Returns the size of the frame of an answer with rows, of which all layers keep `row_values`
+// values.
 std::uint64_t span_answer_bytes(std::uint32_t hidden_size, std::uint32_t num_rows,
-                                std::uint32_t num_layers, std::uint32_t kv_size);
+                                std::uint64_t row_values);
 
 // SPAN_KV (hub to worker): keys and values that were computed elsewhere. They are the positions
 // [first, first + num_rows) of the sequence, which has at least `first` tokens at the worker, and
-// `first + num_rows` tokens afterwards.
+// `first + num_rows` tokens afterwards. Of a span with recurrent layers, only the others are meant.
 struct SpanKv {
     std::uint32_t span = 0;
     std::uint64_t sequence = 0;
@@ -131,8 +145,25 @@ inline std::uint64_t span_kv_bytes(std::uint64_t num_layers, std::uint64_t num_r
     return num_layers * num_rows * 2 * kv_size * sizeof(half);
 }
 
+// SPAN_STATE (hub to worker): the state of a sequence after its first `num_tokens` tokens in one
+// recurrent layer, which was computed elsewhere. The frames of a span's recurrent layers follow
+// each other in the order of the layers, behind the keys and values of these tokens.
+struct SpanState {
+    std::uint32_t span = 0;
+    std::uint64_t sequence = 0;
+    std::uint32_t num_tokens = 0;
+    // Counts the span's recurrent layers.
+    std::uint32_t index = 0, num_layers = 0;
+    // f32 [value_heads, key_dim, value_dim]: S, then [conv_taps - 1, channels]: the latest inputs
+    // of the convolution, the oldest first; zeros before the first token
+    std::vector<float> floats;
+};
+Bytes encode_span_state(const SpanState& message);
+// Error non_finite: a value is not finite.
+Result<SpanState> decode_span_state(ByteView frame, const WireLimits& limits);
+
 // SPAN_END (hub to worker): these sequences have ended. The worker overwrites their keys and values
-// with zeros, in all of its spans.
+// with zeros, and their states, in all of its spans.
 Bytes encode_span_end(const std::vector<std::uint64_t>& sequences);
 Result<std::vector<std::uint64_t>> decode_span_end(ByteView frame);
 

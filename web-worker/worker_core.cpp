@@ -603,6 +603,7 @@ struct WorkerCore::State {
             case FrameType::span_step:
             case FrameType::span_kv:
             case FrameType::span_end:
+            case FrameType::span_state:
                 if (model->spans) return model->spans->on_frame(header, frame);
                 return hub.protocol_error(
                     Error{ErrorCode::unknown_type, "this worker computes no spans"});

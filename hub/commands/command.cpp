@@ -138,7 +138,8 @@ std::vector<Command> commands_on_packages() {
          "moex-hub synth --shape bench-moe packages/bench-moe",
          {{"--shape", "NAME",
            "bench-moe, qwen3-30b-a3b, gpt-oss-20b, glm-4.5-air, qwen3-next-80b-a3b, "
-           "qwen3.6-35b-a3b, qwen3-0.6b, paper, demo, many-experts or tiny",
+           "qwen3.6-35b-a3b, qwen3-0.6b, paper, demo, many-experts, tiny or "
+           "tiny-hybrid",
            true},
           {"OUT", "", "folder to write", true}},
          run_synth},

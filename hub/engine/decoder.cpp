@@ -74,7 +74,7 @@ struct Decoder::State {
     Duration usual_round{};
     const DecoderAttention attention{config, weights, ropes, threads, trace_row};
     DecoderDeltaNet delta_net{config, weights, threads, trace_row};
-    SpanSteps spans{config};
+    SpanSteps spans{config, &delta_net};
 
     Result<std::vector<SequenceRow>> rows_of(std::span<const StepRows> batch) const;
     void embed(MicroBatch& batch);
@@ -371,10 +371,12 @@ Status Decoder::State::any_layer(MicroBatch& batch, std::uint32_t layer, ExpertB
     if (!before.stands_in || !is_moe) MOEX_TRY(finish_experts(batch, before, result, stop));
 
     const TraceSpan span(trace_row, "layer", {"layer", layer});
-    if (config.has_keys(layer))
+    if (config.has_keys(layer)) {
         attention.compute(batch, layer);
-    else
+    } else {
         delta_net.compute(batch, layer);
+        spans.computed_delta_rule(static_cast<std::size_t>(&batch - micro_batches.data()), layer);
+    }
     if (is_moe) return moe_layer(batch, layer, experts, watch, result, stop);
     add_mlp(batch, layer, batch.normed);
     return {};

@@ -5,6 +5,7 @@
 
 #include "hub/engine/kernels/matmul.h"
 #include "hub/engine/row_buffer.h"
+#include "protocol/half_rows.h"
 
 namespace moex {
 namespace {
@@ -62,14 +63,14 @@ void DecoderDeltaNet::project(AttendingRows& batch, std::uint32_t layer_index) {
     matmul(gates, threads_);
 }
 
-void DecoderDeltaNet::find_runs(const AttendingRows& batch, std::uint32_t layer) {
+void DecoderDeltaNet::find_runs(std::span<const SequenceRow> all, std::uint32_t layer) {
     runs_.clear();
     const DeltaShape& shape = shape_.delta;
     const std::size_t keys = std::size_t{shape.key_heads} * shape.key_dim;
-    for (std::uint32_t first = 0; first < batch.rows.size();) {
-        const SequenceRow& row = batch.rows[first];
+    for (std::uint32_t first = 0; first < all.size();) {
+        const SequenceRow& row = all[first];
         std::uint32_t count = 1;
-        while (first + count < batch.rows.size() && batch.rows[first + count].kv == row.kv) ++count;
+        while (first + count < all.size() && all[first + count].kv == row.kv) ++count;
 
         RecurrentState::Layer memory = row.kv->recurrent().layer(index_of_layer_[layer]);
         const float* const qkv = &qkv_[first * channels_];
@@ -145,12 +146,12 @@ void DecoderDeltaNet::shape_row(std::size_t row, const DeltaNetWeights& weights)
     }
 }
 
-void DecoderDeltaNet::recur(AttendingRows& batch) {
+void DecoderDeltaNet::recur(std::vector<float>& out) {
     const TraceSpan span(trace_row_, "recur");
     const DeltaShape& shape = shape_.delta;
     std::size_t floats = 0;
     for (Run& run : runs_) {
-        run.rows.out = {&batch.attended[run.first_row * value_size_], value_size_};
+        run.rows.out = {&out[run.first_row * value_size_], value_size_};
         floats += run.num_rows * value_size_ * shape.key_dim / shape.key_heads;
     }
     parallel_each(threads_, runs_.size() * shape.key_heads, floats / runs_.size(), recur_floats,
@@ -182,17 +183,14 @@ void DecoderDeltaNet::gate_row(AttendingRows& batch, std::size_t row,
     }
 }
 
-void DecoderDeltaNet::compute(AttendingRows& batch, std::uint32_t layer_index) {
-    const DecoderLayer& layer = weights_.layers[layer_index];
-    const DeltaNetWeights& net = layer.delta_net;
-    const std::size_t num_rows = batch.rows.size(), hidden = config_.hidden_size;
-    project(batch, layer_index);
-
+// Computes the inputs of the recurrence from those of the convolution and from b and a.
+void DecoderDeltaNet::move_on(std::span<const SequenceRow> rows, std::uint32_t layer_index) {
+    const DeltaNetWeights& net = weights_.layers[layer_index].delta_net;
+    const std::size_t num_rows = rows.size();
     rows_out(qkv_, channels_, num_rows);
     rows_out(log_decay_, shape_.delta.value_heads, num_rows);
     rows_out(beta_, shape_.delta.value_heads, num_rows);
-    rows_out(batch.attended, value_size_, num_rows);
-    find_runs(batch, layer_index);
+    find_runs(rows, layer_index);
     const std::size_t blocks = (channels_ + conv_channels - 1) / conv_channels;
     for (const Run& run : runs_)
         parallel_each(threads_, run.num_rows * blocks, shape_.conv_taps * conv_channels,
@@ -204,8 +202,18 @@ void DecoderDeltaNet::compute(AttendingRows& batch, std::uint32_t layer_index) {
     for (const Run& run : runs_) keep_columns(run);
     parallel_each(threads_, num_rows, shape_walks * channels_, walk_floats,
                   [&](std::size_t r) { shape_row(r, net); });
+}
 
-    recur(batch);
+void DecoderDeltaNet::compute(AttendingRows& batch, std::uint32_t layer_index) {
+    const DecoderLayer& layer = weights_.layers[layer_index];
+    const DeltaNetWeights& net = layer.delta_net;
+    const std::size_t num_rows = batch.rows.size(), hidden = config_.hidden_size;
+    project(batch, layer_index);
+    num_kept_ = num_rows;
+
+    rows_out(batch.attended, value_size_, num_rows);
+    move_on(batch.rows, layer_index);
+    recur(batch.attended);
     parallel_each(threads_, num_rows, gate_walks * value_size_, walk_floats,
                   [&](std::size_t r) { gate_row(batch, r, net); });
 
@@ -213,6 +221,40 @@ void DecoderDeltaNet::compute(AttendingRows& batch, std::uint32_t layer_index) {
     const HubProduct out[] = {{rows_out(batch.projected, hidden, num_rows), &net.out}};
     multiply(out, rows_in(batch.attended, value_size_, num_rows), batch.codes, threads_);
     add_mixed(batch, layer, config_.layers[layer_index], config_, threads_);
+}
+
+void DecoderDeltaNet::append_kept(Bytes& to) const {
+    const std::size_t heads = shape_.delta.value_heads;
+    for (std::size_t row = 0; row < num_kept_; ++row)
+        for (const auto& [values, size] :
+             {std::pair(&columns_, channels_), {&b_, heads}, {&a_, heads}}) {
+            const std::size_t at = to.size();
+            to.resize(at + size * sizeof(half));
+            halves_of_floats(values->data() + row * size, size, to.data() + at);
+        }
+}
+
+void DecoderDeltaNet::take_kept(std::span<const SequenceRow> rows, std::uint32_t layer,
+                                ByteView kept) {
+    const std::size_t heads = shape_.delta.value_heads, num_rows = rows.size();
+    rows_out(columns_, channels_, num_rows);
+    rows_out(b_, heads, num_rows);
+    rows_out(a_, heads, num_rows);
+    const std::byte* from = kept.data();
+    for (std::size_t row = 0; row < num_rows; ++row)
+        for (const auto& [values, size] :
+             {std::pair(&columns_, channels_), {&b_, heads}, {&a_, heads}}) {
+            floats_of_halves(from, size, values->data() + row * size);
+            from += size * sizeof(half);
+        }
+    rows_out(ignored_, value_size_, num_rows);
+    move_on(rows, layer);
+    recur(ignored_);
+}
+
+std::vector<float> DecoderDeltaNet::state_before_step(const SequenceRow& row,
+                                                      std::uint32_t layer) const {
+    return row.kv->recurrent().before_step(index_of_layer_[layer]);
 }
 
 }  // namespace moex

@@ -51,13 +51,14 @@ class DeltaMemory::Head {
         for (std::uint32_t row = 0; row < num_rows; ++row) copy_row(from, row, row);
     }
 
-    // Adds the rows of the chunk that begins at row `chunk` to `s`, [values_, key_dim, value_dim].
-    void fold(std::span<float> s, std::uint32_t chunk) const {
+    // Adds the first `count` rows of the chunk that begins at row `chunk` to `s`, [values_,
+    // key_dim, value_dim].
+    void fold(std::span<float> s, std::uint32_t chunk, std::uint32_t count = delta_chunk) const {
         static thread_local std::vector<float> weights;
         weights.resize(std::size_t{shape_.key_dim} * delta_chunk);
         for (std::uint32_t value = 0; value < values_; ++value) {
             float since = 0;  // sum of the log decays of the chunk's rows behind `row`
-            for (std::uint32_t row = delta_chunk; row-- > 0;) {
+            for (std::uint32_t row = count; row-- > 0;) {
                 const float factor = std::exp(since);
                 const float* const k = key(chunk + row);
                 for (std::uint32_t i = 0; i < shape_.key_dim; ++i)
@@ -67,9 +68,9 @@ class DeltaMemory::Head {
             const auto matrix = s.subspan(value * matrix_, matrix_);
             const float kept = std::exp(since);
             for (float& one : matrix) one *= kept;
-            attention_mix(
-                {matrix.data(), shape_.value_dim}, {weights.data(), delta_chunk, shape_.key_dim},
-                stored_rows(delta(chunk, value), delta_stride_), delta_chunk, shape_.value_dim);
+            attention_mix({matrix.data(), shape_.value_dim},
+                          {weights.data(), delta_chunk, shape_.key_dim},
+                          stored_rows(delta(chunk, value), delta_stride_), count, shape_.value_dim);
         }
     }
 
@@ -186,6 +187,21 @@ DeltaMemory::DeltaMemory(const DeltaShape& shape, std::span<float> floats, std::
       floats_(floats),
       border_(&border) {
     MOEX_CHECK(floats.size() == num_floats(shape), "the floats of a memory of the delta rule");
+}
+
+std::vector<float> DeltaMemory::matrices_before(std::uint32_t position) const {
+    MOEX_CHECK(position >= *border_ && position - *border_ <= rows_max,
+               "a position of a memory of the delta rule");
+    std::vector<float> all(
+        floats_.begin(), floats_.begin() + static_cast<std::ptrdiff_t>(num_matrix_floats(shape_)));
+    const std::size_t floats_of_head = all.size() / shape_.key_heads;
+    for (std::uint32_t key_head = 0; key_head < shape_.key_heads; ++key_head) {
+        const Head head(shape_, floats_, key_head);
+        const auto s = std::span(all).subspan(key_head * floats_of_head, floats_of_head);
+        for (std::uint32_t row = 0; row < position - *border_; row += delta_chunk)
+            head.fold(s, row, std::min(delta_chunk, position - *border_ - row));
+    }
+    return all;
 }
 
 void DeltaMemory::append(const DeltaRows& rows, std::uint32_t key_head) {

@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "hub/engine/kernels/matrix.h"
 
@@ -68,6 +69,11 @@ class DeltaMemory {
     // same shape.
     void extend(const DeltaMemory& from, const DeltaRows& rows, std::uint32_t key_head);
     void finish_extend(const DeltaRows& rows);
+
+    // Returns S of all value heads as it is before `position`, [value_heads, key_dim, value_dim].
+    // The memory holds the rows of all positions from the border to there; behind the border these
+    // are at most 2 * delta_chunk. A row that is computed from it has not the bits of append().
+    std::vector<float> matrices_before(std::uint32_t position) const;
 
   private:
     class Head;

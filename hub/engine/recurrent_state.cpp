@@ -117,6 +117,24 @@ std::span<float> RecurrentState::columns(RecurrentBlock& block, std::uint32_t in
             shape.columns() * shape.channels()};
 }
 
+std::vector<float> RecurrentState::before_step(std::uint32_t index) {
+    const RecurrentShape& shape = blocks_.shape();
+    const std::size_t channels = shape.channels();
+    std::vector<float> state = DeltaMemory(shape.delta, delta_floats(*now_, index),
+                                           now_->borders[index])
+                                   .matrices_before(settled_);
+    const std::span<const float> kept = columns(*now_, index);
+    for (std::uint32_t back = shape.conv_taps - 1; back > 0; --back) {
+        if (back > settled_) {
+            state.insert(state.end(), channels, 0.0f);
+            continue;
+        }
+        const auto column = kept.subspan((settled_ - back) % shape.columns() * channels, channels);
+        state.insert(state.end(), column.begin(), column.end());
+    }
+    return state;
+}
+
 RecurrentState::Layer RecurrentState::layer(std::uint32_t index) {
     const bool extends = next_ != nullptr;
     RecurrentBlock &to = extends ? *next_ : *now_,

@@ -30,6 +30,11 @@ struct RecurrentShape {
         return 2 * std::size_t{delta.key_heads} * delta.key_dim +
                std::size_t{delta.value_heads} * delta.value_dim;
     }
+    // Values that a span's holder returns for a row in one layer (protocol/span_messages.h): the
+    // inputs of the convolution, then b and a of each value head.
+    std::uint32_t kept_values() const {
+        return static_cast<std::uint32_t>(channels() + 2 * std::size_t{delta.value_heads});
+    }
     // Number of positions that keep their inputs of the convolution.
     std::uint32_t columns() const { return conv_taps - 1 + delta_append_max; }
     std::size_t floats_of_layer() const {
@@ -111,6 +116,10 @@ class RecurrentState {
         bool extends = false;  // use DeltaMemory::extend(), not append()
     };
     Layer layer(std::uint32_t index);
+    // In a step, before its rows: returns the state of one layer before the step's first row, as a
+    // worker continues with it: S [value_heads, key_dim, value_dim], then the latest inputs of the
+    // convolution [conv_taps - 1, channels], the oldest first; zeros before position 0.
+    std::vector<float> before_step(std::uint32_t index);
 
   private:
     std::span<float> delta_floats(RecurrentBlock& block, std::uint32_t index) const;

@@ -1,8 +1,10 @@
 // The engine's interface to workers that compute several consecutive layers whole (spans). At the
 // first layer of a span the decoder sends rows of the residual stream, and it continues with the
 // answer behind the last one. The keys and values that the rows add are part of the answer, and are
-// stored in the hub's own pages. A span that is late, lost or wrong therefore costs time only: the
-// decoder computes its layers itself, from the rows that it sent.
+// stored in the hub's own pages. Of a layer with a gated delta rule, the inputs of its recurrence
+// are part of the answer, and the hub's own state moves on with them. A span that is late, lost or
+// wrong therefore costs time only: the decoder computes its layers itself, from the rows that it
+// sent.
 //   8 layers, span [2, 7): layers 0 and 1 here, one trip, layer 7 here
 // The implementation is SpanClient (hub/dispatch/span/span_client.h). All calls are made on the
 // engine's thread.
@@ -46,12 +48,17 @@ struct SpanBatch {
     std::function<void(std::size_t index, std::uint32_t first_layer, std::uint32_t end_layer,
                        std::uint32_t first, std::uint32_t count, std::span<std::byte> out)>
         read_kv;
+    // Returns the state of sequences[index] before its rows in a layer with a gated delta rule, as
+    // SpanState has it (protocol/span_messages.h).
+    std::function<std::vector<float>(std::size_t index, std::uint32_t layer)> read_state = {};
 };
 
 // What a worker computed for the rows of a round.
 struct SpanResult {
     std::vector<float> x;  // [num_rows, hidden_size], the residual stream behind the span
-    Bytes kv;              // f16 [num_layers, num_rows, key then value, kv_size]
+    // f16, each layer [num_rows, key then value, kv_size], or [num_rows, the inputs of a gated
+    // delta rule]
+    Bytes kv;
     std::uint64_t worker = 0;
     bool proven = false;  // the worker has a record of right answers
 };

@@ -41,13 +41,19 @@ void SpanSteps::with_batch(std::span<const SequenceRow> rows, bool may_leave,
     use({.sequences = sequences,
          .num_rows = static_cast<std::uint32_t>(rows.size()),
          .may_leave = may_leave,
-         .read_kv = [&](std::size_t index, std::uint32_t first_layer, std::uint32_t end_layer,
-                        std::uint32_t first, std::uint32_t count, std::span<std::byte> out) {
-             std::byte* to = out.data();
-             for (std::uint32_t layer = first_layer; layer < end_layer; ++layer)
-                 for (std::uint32_t i = 0; i < count; ++i, to += row_bytes)
-                     read_kv(*firsts[index], layer, first + i, to);
-         }});
+         .read_kv =
+             [&](std::size_t index, std::uint32_t first_layer, std::uint32_t end_layer,
+                 std::uint32_t first, std::uint32_t count, std::span<std::byte> out) {
+                 std::byte* to = out.data();
+                 for (std::uint32_t layer = first_layer; layer < end_layer; ++layer)
+                     for (std::uint32_t i = 0; config_.has_keys(layer) && i < count;
+                          ++i, to += row_bytes)
+                         read_kv(*firsts[index], layer, first + i, to);
+             },
+         .read_state =
+             [&](std::size_t index, std::uint32_t layer) {
+                 return delta_net_->state_before_step(*firsts[index], layer);
+             }});
 }
 
 // Waits for the answer of a round. If it fails, another holder of the same layers is asked once.
@@ -74,6 +80,21 @@ void SpanSteps::read_kv(const SequenceRow& row, std::uint32_t layer, std::uint32
     }
     halves_of_floats(row.kv->k(layer, position).data(), size, out);
     halves_of_floats(row.kv->v(layer, position).data(), size, out + size * sizeof(half));
+}
+
+// Returns the bytes that a layer keeps of a row.
+std::size_t SpanSteps::kept_bytes(std::uint32_t layer) const {
+    const std::size_t values = config_.has_keys(layer)
+                                   ? 2 * std::size_t{config_.num_kv_heads} * config_.head_dim
+                                   : delta_net_->kept_values();
+    return values * sizeof(half);
+}
+
+void SpanSteps::computed_delta_rule(std::size_t part, std::uint32_t layer) {
+    if (plan_.empty()) return;
+    const PlannedSpan* const span = parts_[part].span;
+    if (span != nullptr && span->use == SpanUse::check && layer < span->end_layer)
+        delta_net_->append_kept(parts_[part].kept[layer]);
 }
 
 const PlannedSpan* SpanSteps::span_from(std::uint32_t layer) const {
@@ -135,13 +156,20 @@ void SpanSteps::store(const SpanResult& answer, const PlannedSpan& span,
     const std::size_t size = std::size_t{config_.num_kv_heads} * config_.head_dim;
     std::vector<float> k(size), v(size);
     const std::byte* from = answer.kv.data();
-    for (std::uint32_t layer = span.first_layer; layer < span.end_layer; ++layer)
+    for (std::uint32_t layer = span.first_layer; layer < span.end_layer; ++layer) {
+        if (!config_.has_keys(layer)) {
+            const std::size_t bytes = rows.size() * kept_bytes(layer);
+            delta_net_->take_kept(rows, layer, {from, bytes});
+            from += bytes;
+            continue;
+        }
         for (const SequenceRow& row : rows) {
             floats_of_halves(from, size, k.data());
             floats_of_halves(from + size * sizeof(half), size, v.data());
             row.kv->store(layer, row.position, k, v);
             from += 2 * size * sizeof(half);
         }
+    }
 
     const auto pairs = static_cast<std::uint16_t>(
         std::min<std::uint32_t>(config_.top_k * (span.end_layer - span.first_layer), 0xffff));
@@ -163,14 +191,18 @@ Result<std::optional<SpanSteps::Layers>> SpanSteps::come_back(
     const PlannedSpan& span = *std::exchange(mine.span, nullptr);
     std::unique_ptr<SpanRound> round = std::move(mine.round);
     if (span.use == SpanUse::check) {
-        const std::size_t row_bytes = sizeof(half) * 2 * config_.num_kv_heads * config_.head_dim;
-        Bytes kv((span.end_layer - span.first_layer) * rows.size() * row_bytes);
-        std::byte* to = kv.data();
-        for (std::uint32_t l = span.first_layer; l < span.end_layer; ++l)
-            for (const SequenceRow& row : rows) {
-                read_kv(row, l, row.position, to);
-                to += row_bytes;
+        Bytes kv;
+        for (std::uint32_t l = span.first_layer; l < span.end_layer; ++l) {
+            if (!config_.has_keys(l)) {
+                kv.insert(kv.end(), mine.kept[l].begin(), mine.kept[l].end());
+                continue;
             }
+            for (const SequenceRow& row : rows) {
+                kv.resize(kv.size() + kept_bytes(l));
+                read_kv(row, l, row.position, kv.data() + kv.size() - kept_bytes(l));
+            }
+        }
+        mine.kept.clear();
         round->compare(mine.sent, x, std::move(kv));
         return std::optional<Layers>{};
     }

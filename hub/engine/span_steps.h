@@ -4,12 +4,14 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
 #include <stop_token>
 #include <vector>
 
+#include "hub/engine/decoder_delta_net.h"
 #include "hub/engine/expert_predictor.h"
 #include "hub/engine/span_backend.h"
 #include "hub/engine/step_device.h"
@@ -19,7 +21,11 @@ namespace moex {
 
 class SpanSteps {
   public:
-    explicit SpanSteps(const ModelConfig& config) : config_(config) {}
+    // `delta_net` computes the gated delta rules of the same decoder, and outlives this object;
+    // null for a device whose models have none.
+    explicit SpanSteps(const ModelConfig& config, DecoderDeltaNet* delta_net = nullptr)
+        : config_(config),
+          delta_net_(delta_net) {}
     // `backend` outlives this object; null: no spans.
     void use(SpanBackend* backend) { backend_ = backend; }
 
@@ -42,6 +48,9 @@ class SpanSteps {
                std::span<const float> x);
     // Returns true while the rows of a micro-batch are away at this layer.
     bool is_away(std::size_t part, std::uint32_t layer) const;
+    // Called when a gated delta rule of a micro-batch was computed here: a check needs what the
+    // layer keeps of its rows.
+    void computed_delta_rule(std::size_t part, std::uint32_t layer);
     // Returns true if the rows of a micro-batch were sent to a worker and a span ends before this
     // layer.
     bool ends(std::size_t part, std::uint32_t layer) const;
@@ -65,6 +74,8 @@ class SpanSteps {
         std::unique_ptr<SpanRound> round;
         const PlannedSpan* span = nullptr;  // the span that the round belongs to
         std::vector<float> sent;            // of a check: the rows that were sent
+        // of a check: what gated delta rules keep of the rows, by layer
+        std::map<std::uint32_t, Bytes> kept;
     };
     const PlannedSpan* span_from(std::uint32_t layer) const;
     // Calls use(batch) with the rows as a batch. The batch is valid during the call.
@@ -75,10 +86,12 @@ class SpanSteps {
                             const std::stop_token& stop) const;
     void read_kv(const SequenceRow& row, std::uint32_t layer, std::uint32_t position,
                  std::byte* out) const;
+    std::size_t kept_bytes(std::uint32_t layer) const;
     void store(const SpanResult& answer, const PlannedSpan& span, std::span<const SequenceRow> rows,
                StepResult& result, std::size_t first_row) const;
 
     const ModelConfig& config_;
+    DecoderDeltaNet* const delta_net_;
     SpanBackend* backend_ = nullptr;
     std::vector<PlannedSpan> plan_;
     std::vector<Part> parts_;

@@ -180,6 +180,10 @@ void one_span(FrameType type, const Bytes& frame) {
             if (const auto message = decode_span_kv(frame, limits()); message.ok())
                 require(decode_span_kv(encode_span_kv(*message), limits())->rows == message->rows);
             break;
+        case FrameType::span_state:
+            if (const auto message = decode_span_state(frame, limits()); message.ok())
+                require(encode_span_state(*message).size() == frame.size());
+            break;
         case FrameType::span_end:
             if (const auto message = decode_span_end(frame); message.ok())
                 require(encode_span_end(*message).size() == frame.size());
@@ -214,6 +218,7 @@ void one(unsigned choice, ByteView bytes) {
     }
     const FrameType type = of_spans                  ? spans[choice % 8]
                            : (choice & 0x2f) == 0x2f ? FrameType::hubs
+                           : (choice & 0x2f) == 0x2e ? FrameType::span_state
                            : (choice & 0x20) != 0    ? later[choice % 16 % 4]
                                                      : types[choice % 16];
     const Bytes frame = (choice & 0x80) != 0 ? Bytes(bytes.begin(), bytes.end())

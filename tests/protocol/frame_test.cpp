@@ -12,7 +12,7 @@ TEST(FrameTest, EveryTypeHasANameAndOnlyThoseAreKnown) {
         EXPECT_EQ(named, is_known_frame_type(static_cast<std::uint16_t>(type))) << type;
         known += named ? 1 : 0;
     }
-    EXPECT_EQ(known, 30);
+    EXPECT_EQ(known, 31);
 }
 
 TEST(FrameTest, HeaderComesBack) {
@@ -53,7 +53,7 @@ TEST(FrameTest, WrongMagicVersionTypeAndLengthAreRefused) {
         EXPECT_EQ(verdict(decode_frame_header(with_byte(frame, i, 0))), "bad_magic");
     for (const unsigned version : {0u, 2u, 0x100u, 0xffffu})
         EXPECT_EQ(verdict(decode_frame_header(with_u16(frame, 4, version))), "unsupported_version");
-    for (const unsigned type : {0u, 6u, 15u, 41u, 0x101u, 0xffffu})
+    for (const unsigned type : {0u, 6u, 15u, 42u, 0x101u, 0xffffu})
         EXPECT_EQ(verdict(decode_frame_header(with_u16(frame, 6, type))), "unknown_type");
     EXPECT_EQ(verdict(decode_frame_header(with_u32(frame, 8, 6))), "payload_size");
     EXPECT_EQ(verdict(decode_frame_header(with_u32(frame, 8, 8))), "truncated_frame");

@@ -50,6 +50,15 @@ SpanAssign sample_assign() {
     return assign;
 }
 
+SpanState sample_state() {
+    return {.span = 7,
+            .sequence = 1ull << 40,
+            .num_tokens = 40,
+            .index = 1,
+            .num_layers = 2,
+            .floats = {1.5f, -2, 0, 3}};
+}
+
 TEST(SpanMessagesTest, EachComesBack) {
     const WireLimits limits = small_limits();
     const SpanAssign assign = sample_assign();
@@ -61,9 +70,11 @@ TEST(SpanMessagesTest, EachComesBack) {
     EXPECT_EQ(assigned->layers, assign.layers);
 
     EXPECT_EQ(decode_span_release(encode_span_release(7)).value(), 7u);
-    const SpanReady ready{7, 100, 128, 64, {10, 20, 30}};
+    const SpanReady ready{7, 100, 128, 64, 0, {10, 20, 30}};
     EXPECT_EQ(decode_span_ready(encode_span_ready(ready)).value(), ready);
     EXPECT_EQ(decode_span_ready(encode_span_ready({.span = 7})).value(), (SpanReady{.span = 7}));
+    const SpanReady limited{7, 100, 128, 64, 5, {10, 20, 30}};
+    EXPECT_EQ(decode_span_ready(encode_span_ready(limited)).value(), limited);
 
     for (const Dtype dtype : {Dtype::f32, Dtype::f16, Dtype::bf16}) {
         const SpanStep step = sample_step(dtype);
@@ -76,7 +87,7 @@ TEST(SpanMessagesTest, EachComesBack) {
 
     const SpanAnswer answer = sample_answer();
     const Bytes frame = encode_span_answer(answer, 32);
-    EXPECT_EQ(frame.size(), span_answer_bytes(32, 3, 2, 8));
+    EXPECT_EQ(frame.size(), span_answer_bytes(32, 3, 2 * 2 * 8));
     const auto answered = decode_span_answer(frame, limits);
     ASSERT_TRUE(answered.ok()) << answered.error().message;
     EXPECT_EQ(answered->x, answer.x);
@@ -93,6 +104,23 @@ TEST(SpanMessagesTest, EachComesBack) {
     EXPECT_EQ(kv->first, 40u);
     EXPECT_EQ(kv->rows, sample_kv().rows);
 
+    // A span whose second layer has a gated delta rule.
+    SpanAnswer recurrent = sample_answer();
+    recurrent.row_values = 2 * 8 + 5;
+    recurrent.kv.assign(3 * recurrent.row_values * 2, std::byte{1});
+    const auto with_inputs = decode_span_answer(encode_span_answer(recurrent, 32), limits);
+    ASSERT_TRUE(with_inputs.ok()) << with_inputs.error().message;
+    EXPECT_EQ(with_inputs->row_values, recurrent.row_values);
+    EXPECT_EQ(with_inputs->kv, recurrent.kv);
+
+    const auto state = decode_span_state(encode_span_state(sample_state()), limits);
+    ASSERT_TRUE(state.ok()) << state.error().message;
+    EXPECT_EQ(state->sequence, sample_state().sequence);
+    EXPECT_EQ(state->num_tokens, 40u);
+    EXPECT_EQ(state->index, 1u);
+    EXPECT_EQ(state->num_layers, 2u);
+    EXPECT_EQ(state->floats, sample_state().floats);
+
     const std::vector<std::uint64_t> ended{3, 1ull << 63};
     EXPECT_EQ(decode_span_end(encode_span_end(ended)).value(), ended);
 }
@@ -102,7 +130,10 @@ TEST(SpanMessagesTest, TruncatedFramesAreRefused) {
     expect_truncations_refused(encode_span_assign(sample_assign()),
                                [&](ByteView f) { return decode_span_assign(f, limits); });
     expect_truncations_refused(encode_span_release(7), decode_span_release);
-    expect_truncations_refused(encode_span_ready({7, 1, 1, 1, {}}), decode_span_ready);
+    expect_truncations_refused(encode_span_ready({7, 1, 1, 1, 0, {}}), decode_span_ready);
+    expect_truncations_refused(encode_span_ready({7, 1, 1, 1, 2, {}}), decode_span_ready);
+    expect_truncations_refused(encode_span_state(sample_state()),
+                               [&](ByteView f) { return decode_span_state(f, limits); });
     expect_truncations_refused(encode_span_step(sample_step(), 32),
                                [&](ByteView f) { return decode_span_step(f, limits); });
     expect_truncations_refused(encode_span_answer(sample_answer(), 32),
@@ -121,7 +152,13 @@ TEST(SpanMessagesTest, ResizedPayloadsAreRefused) {
         refuses([&](ByteView f) { return decode_span_assign(f, limits); },
                 encode_span_assign(sample_assign()));
         refuses(decode_span_release, encode_span_release(7));
-        refuses(decode_span_ready, encode_span_ready({7, 1, 1, 1, {}}));
+        // The limit of sequences is a u32 more, which is not 0.
+        const Bytes ready = encode_span_ready({7, 1, 1, 1, 0, {}});
+        if (change == 4)
+            EXPECT_EQ(verdict(decode_span_ready(resized(ready, 4))), "bad_field");
+        else
+            refuses(decode_span_ready, ready);
+        if (change != -4) refuses(decode_span_ready, encode_span_ready({7, 1, 1, 1, 2, {}}));
         refuses([&](ByteView f) { return decode_span_step(f, limits); },
                 encode_span_step(sample_step(), 32));
         refuses([&](ByteView f) { return decode_span_answer(f, limits); },
@@ -129,6 +166,24 @@ TEST(SpanMessagesTest, ResizedPayloadsAreRefused) {
         refuses([&](ByteView f) { return decode_span_kv(f, limits); }, encode_span_kv(sample_kv()));
         refuses(decode_span_end, encode_span_end({1, 2}));
     }
+}
+
+TEST(SpanMessagesTest, DamagedStatesAreRefused) {
+    const WireLimits limits = small_limits();
+    const Bytes frame = encode_span_state(sample_state());
+    const auto damaged = [&](std::size_t at, std::uint32_t value) {
+        return verdict(decode_span_state(with_u32(frame, frame_header_bytes + at, value), limits));
+    };
+    for (const std::uint32_t tokens : {0u, (1u << 30) + 1})
+        EXPECT_EQ(damaged(12, tokens), "bad_field");
+    EXPECT_EQ(damaged(16, 2 | 2u << 16), "bad_field");  // index 2 of 2 layers
+    EXPECT_EQ(damaged(16, 0), "bad_field");             // no layers
+    EXPECT_EQ(damaged(16, 1 | 1000u << 16), "bad_field");
+    EXPECT_EQ(damaged(20, 1), "bad_field");
+    EXPECT_EQ(damaged(24, 0x7f800000), "non_finite");
+    EXPECT_EQ(damaged(28, 0x7fc00000), "non_finite");
+    for (const std::ptrdiff_t change : {-1, 1, -16})
+        EXPECT_EQ(verdict(decode_span_state(resized(frame, change), limits)), "payload_size");
 }
 
 TEST(SpanMessagesTest, FieldsOutOfRangeAreRefused) {
@@ -388,13 +443,51 @@ TEST(SpanLayerTest, EachFieldOfVersion3ComesBack) {
     differs([](SpanLayer& layer) { layer.shared = SpanMatrix::bf16; });
 }
 
+// Layers of a model with gated delta rules: both kinds have one shape, and other tensors.
+TEST(SpanLayerTest, LayersWithGatedDeltaRulesComeBack) {
+    LayerSample attending;
+    SpanLayer& layer = attending.layer;
+    layer.delta_key_heads = 2;
+    layer.delta_value_heads = 4;
+    layer.delta_key_dim = 8;
+    layer.delta_value_dim = 16;
+    layer.conv_taps = 4;
+    attending.give_tensors();
+    LayerSample recurrent = attending;
+    recurrent.layer.is_delta = true;
+    recurrent.give_tensors();
+    for (const LayerSample* one : {&attending, &recurrent}) {
+        const Bytes bytes = encode_span_layer(one->layer);
+        EXPECT_EQ(bytes[4], std::byte{3});
+        const auto got = decode_span_layer(bytes);
+        ASSERT_TRUE(got.ok()) << got.error().message;
+        EXPECT_TRUE(same_span_shape(*got, attending.layer));
+        EXPECT_EQ(got->is_delta, one->layer.is_delta);
+        EXPECT_EQ(encode_span_layer(*got), bytes);
+    }
+    const SpanLayer& delta = recurrent.layer;
+    EXPECT_EQ(delta.tensor(SpanTensor::qkv).size(), 2 * (2 * 2 * 8 + 2 * 64) * 64u);
+    EXPECT_EQ(delta.tensor(SpanTensor::o).size(), 2 * 64 * 64u);
+    EXPECT_EQ(delta.tensor(SpanTensor::delta_conv).size(), 4 * 96 * 4u);
+    EXPECT_EQ(delta.tensor(SpanTensor::delta_gates).size(), 4 * 8 * 64u);
+    EXPECT_EQ(delta.tensor(SpanTensor::q_norm).size(), 0u);
+    EXPECT_EQ(layer.tensor(SpanTensor::delta_conv).size(), 0u);
+    EXPECT_NE(layer.tensor(SpanTensor::q_norm).size(), 0u);
+
+    // Damage each size: key heads, value heads, their sizes, taps.
+    const Bytes bytes = encode_span_layer(delta);
+    for (std::size_t at = 180; at < 200; at += 4)
+        for (const std::uint32_t value : {0u, 3u, 9u, 0xffffffffu})
+            EXPECT_FALSE(decode_span_layer(with_u32(bytes, at, value)).ok()) << at << ' ' << value;
+}
+
 TEST(SpanLayerTest, DamagedVersion3IsRefused) {
     const Bytes bytes = encode_span_layer(third_version().layer);
     const auto damaged = [&](std::size_t at, std::uint32_t value) {
         return verdict(decode_span_layer(with_u32(bytes, at, value)));
     };
     EXPECT_EQ(verdict(decode_span_layer(with_u16(bytes, 4, 2))), "unknown_flags");
-    EXPECT_EQ(verdict(decode_span_layer(with_u16(bytes, 6, 4096))), "unknown_flags");
+    EXPECT_EQ(verdict(decode_span_layer(with_u16(bytes, 6, 8192))), "unknown_flags");
     for (const std::uint32_t groups : {0u, 3u, 8u}) EXPECT_EQ(damaged(160, groups), "bad_field");
     for (const std::uint32_t kept : {0u, 3u}) EXPECT_EQ(damaged(164, kept), "bad_field");
     EXPECT_EQ(damaged(160, 4), "bad_field");  // one group of one expert for two choices

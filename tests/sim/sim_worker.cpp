@@ -127,6 +127,7 @@ void SimState::worker_reads(WorkerId id, Bytes frame) {
         case FrameType::span_step:
         case FrameType::span_kv:
         case FrameType::span_end:
+        case FrameType::span_state:
             if (!reads_span_frame(worker, header->type, frame)) return leave(id);
             break;
         case FrameType::group_dispatch:

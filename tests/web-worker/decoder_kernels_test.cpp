@@ -500,6 +500,28 @@ TEST_F(DeltaRunsTest, RunsGiveTheBitsOfASingleSequence) {
     EXPECT_EQ(row(found, 1), row(wanted, 6));
 }
 
+TEST_F(DecoderKernelsTest, KeptInputsOfADeltaRuleAreRoundedToHalves) {
+    constexpr std::uint32_t channels = 150, value_heads = 4, stride = 170, num_rows = 3,
+                            kept = channels + 2 * value_heads;
+    Floats inputs = random_floats(stride * num_rows, 1, 30.0f);
+    const Floats gates = random_floats(2 * value_heads * num_rows, 2);
+    inputs[5] = 1e6f;
+    inputs[stride + 7] = -1e9f;
+    const Words found = run(
+        "delta_kept",
+        {{"channels", channels}, {"value_heads", value_heads}, {"input_stride", stride}},
+        {words_of(inputs), words_of(gates), Words(num_rows * kept / 2)}, {2, num_rows, 1})[2];
+    for (std::uint32_t row = 0; row < num_rows; ++row)
+        for (std::uint32_t i = 0; i < kept; ++i) {
+            const float value = i < channels ? inputs[row * stride + i]
+                                             : gates[row * 2 * value_heads + i - channels];
+            const half wanted = float_to_half(std::clamp(value, -65504.0f, 65504.0f));
+            const std::uint32_t word = found[(row * kept + i) / 2];
+            ASSERT_EQ(i % 2 == 0 ? word & 0xffff : word >> 16, std::uint32_t{wanted})
+                << row << ' ' << i;
+        }
+}
+
 TEST_F(DecoderKernelsTest, OutputGateIsASigmoidForEachValue) {
     constexpr std::uint32_t size = 96, num_rows = 3;
     const Floats gates = random_floats(size * num_rows, 1, 3.0f),

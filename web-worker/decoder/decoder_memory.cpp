@@ -134,7 +134,7 @@ DecoderMemory::Needs DecoderMemory::needs_of(const DecoderModel& model, const De
                                                 expert_dtype_of(model.ffn_kind(layer)))
                                  .size_bytes;
     }
-    if (model.is_span) bytes.step += span_kv_layer_bytes(model, rows) * model.num_layers;
+    if (model.is_span) bytes.step += span_kv_at(model, model.num_layers, rows);
     bytes.step +=
         sizes.part_slots * part_slot_bytes(model) + word * sizes.logit_rows * model.vocab_size +
         likeliest_bytes(model, sizes) +
@@ -150,6 +150,16 @@ DecoderMemory::Needs DecoderMemory::needs_of(const DecoderModel& model, const De
         bytes.step += word * mixed_rows(sizes) * model.delta_channels() +
                       (sizes.journals > 0 ? sizeof(DeltaRun) * rows * sizes.lanes : 0);
     return bytes;
+}
+
+std::uint64_t DecoderMemory::span_kv_at(const DecoderModel& model, std::uint32_t layer,
+                                        std::uint64_t num_rows) {
+    constexpr std::uint64_t alignment = 256;
+    std::uint64_t at = 0;
+    for (std::uint32_t before = 0; before < layer; ++before)
+        at += (span_kv_layer_bytes(model, before, num_rows) + alignment - 1) / alignment *
+              alignment;
+    return at;
 }
 
 std::uint64_t DecoderMemory::state_bytes(const DecoderModel& model) {
@@ -290,7 +300,7 @@ class MemoryBuilder {
 
         if (model_.is_span)
             MOEX_TRY(make(memory_.span_kv,
-                          DecoderMemory::span_kv_layer_bytes(model_, rows) * model_.num_layers,
+                          DecoderMemory::span_kv_at(model_, model_.num_layers, rows),
                           "keys and values of rows"));
         for (std::uint32_t index = 0; index < model_.num_layers; ++index)
             MOEX_TRY(make_memory_of_sequences(index));

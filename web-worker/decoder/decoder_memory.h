@@ -102,10 +102,19 @@ class DecoderMemory {
     static std::uint64_t state_bytes(const DecoderModel& model);
     static std::uint64_t journal_bytes(const DecoderModel& model);
 
-    // Returns the bytes of the keys and values of a step's rows in one layer, as f16.
-    static std::uint64_t span_kv_layer_bytes(const DecoderModel& model, std::uint64_t num_rows) {
-        return num_rows * 2 * model.kv_size() * sizeof(std::uint16_t);
+    // Returns the bytes of what a layer of a span keeps of a step's rows, as f16: keys and values,
+    // or the inputs of a gated delta rule and its gates b and a.
+    static std::uint64_t span_kv_layer_bytes(const DecoderModel& model, std::uint32_t layer,
+                                             std::uint64_t num_rows) {
+        const std::uint64_t values = model.is_delta(layer)
+                                         ? model.delta_channels() + 2 * model.delta_value_heads
+                                         : 2 * model.kv_size();
+        return num_rows * values * sizeof(std::uint16_t);
     }
+    // Returns where a layer begins in `span_kv`, whose layers have room for `num_rows` rows.
+    // span_kv_at(model, model.num_layers, num_rows) is the size of the buffer.
+    static std::uint64_t span_kv_at(const DecoderModel& model, std::uint32_t layer,
+                                    std::uint64_t num_rows);
 
     // Returns the number of candidate lists for a row at each level: one list per stretch of the
     // vocabulary, then the merged lists, down to a single one.
@@ -120,8 +129,8 @@ class DecoderMemory {
     std::vector<Shard> embeddings, head;
     gpu::Binding final_norm, no_bias;
     std::vector<Lane> lanes;
-    // Keys and values of a step's rows as they are copied out of the cache and into it, in a span:
-    // span_kv_layer_bytes() for each layer.
+    // In a span: keys and values of a step's rows as they are copied out of the cache and into it,
+    // and inputs of gated delta rules. span_kv_at() says where each layer begins.
     gpu::BufferId span_kv;
     gpu::BufferId ids, best, logits, y, y_transposed, qkv, q, parts, peaks, attended, likeliest,
         router_logits, routes, dense_routes, shared_routes, tiles, intermediate,

@@ -50,7 +50,6 @@ Status check_model(const DecoderModel& model) {
     if (model.rotated() % 4 != 0 || model.rotated() > model.head_dim)
         return does_not_take("rotary_size", model.rotated(), "a multiple of 4, at most head_dim");
     if (model.has_delta()) {
-        if (model.is_span) return Error{ErrorCode::unsupported, "a span has no gated delta rule"};
         MOEX_TRY(check_row("values of a gated delta rule", model.delta_values(),
                            model.attention_kind, group));
         if (model.delta_key_dim == 0 || model.delta_key_dim > 256)
@@ -58,6 +57,8 @@ Status check_model(const DecoderModel& model) {
         if (model.delta_key_heads == 0 || model.delta_value_heads % model.delta_key_heads != 0)
             return does_not_take("value heads", model.delta_value_heads,
                                  "a multiple of the key heads");
+        if (model.is_span && model.delta_channels() % 2 != 0)
+            return does_not_take("channels", model.delta_channels(), "an even number in a span");
         if (model.conv_taps < 2 || model.conv_taps > 8)
             return does_not_take("taps of the convolution", model.conv_taps, "2 to 8");
     }

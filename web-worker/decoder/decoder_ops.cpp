@@ -415,14 +415,20 @@ void DecoderOps::add_span(Addends addends) {
     // Only the addition of this norm is used; its output is not read.
     final_norm_ = add_norm(memory_.final_norm, addends, false);
     for (std::uint32_t index = 0; index < model_.num_layers; ++index) {
+        const gpu::Binding kept = {memory_.span_kv,
+                                   DecoderMemory::span_kv_at(model_, index, sizes_.rows)};
+        if (model_.is_delta(index)) {
+            layers_[index].delta_kept = add("delta_kept",
+                                            {{"channels", model_.delta_channels()},
+                                             {"value_heads", model_.delta_value_heads},
+                                             {"input_stride", model_.mixer_rows(index)}},
+                                            {{memory_.qkv}, {memory_.delta_gates}, kept});
+            continue;
+        }
         const auto add_copy = [&](const char* kernel) {
             return add(kernel,
                        {{"num_kv_heads", model_.num_kv_heads}, {"head_dim", model_.head_dim}},
-                       {{lane_.rows},
-                        {lane_.page_table},
-                        {memory_.layers[index].kv},
-                        {memory_.span_kv,
-                         index * DecoderMemory::span_kv_layer_bytes(model_, sizes_.rows)}});
+                       {{lane_.rows}, {lane_.page_table}, {memory_.layers[index].kv}, kept});
         };
         layers_[index].kv_gather = add_copy("kv_gather");
         layers_[index].kv_scatter = add_copy("kv_scatter");
@@ -436,16 +442,20 @@ void DecoderOps::append_end_of_span(std::vector<gpu::Command>& commands,
 
 void DecoderOps::append_kv_gather(std::vector<gpu::Command>& commands,
                                   std::uint32_t num_rows) const {
+    bool is_first = true;
     for (const Layer& layer : layers_)
-        append(commands, *layer.kv_gather, 2 * model_.num_kv_heads, num_rows, 1,
-               &layer != &layers_.front());
+        if (layer.kv_gather != nullptr)
+            append(commands, *layer.kv_gather, 2 * model_.num_kv_heads, num_rows, 1,
+                   !std::exchange(is_first, false));
 }
 
 void DecoderOps::append_kv_scatter(std::vector<gpu::Command>& commands,
                                    std::uint32_t num_rows) const {
+    bool is_first = true;
     for (const Layer& layer : layers_)
-        append(commands, *layer.kv_scatter, 2 * model_.num_kv_heads, num_rows, 1,
-               &layer != &layers_.front());
+        if (layer.kv_scatter != nullptr)
+            append(commands, *layer.kv_scatter, 2 * model_.num_kv_heads, num_rows, 1,
+                   !std::exchange(is_first, false));
 }
 
 void DecoderOps::add_likeliest() {
@@ -553,6 +563,11 @@ void DecoderOps::append_delta_rule(std::vector<gpu::Command>& commands, const La
     append(commands, *layer.input_norm, 1, num_rows);
     append(commands, layer.qkv, num_rows);
     append(commands, layer.delta_gates, num_rows, true);
+    if (layer.delta_kept != nullptr)
+        append(commands, *layer.delta_kept,
+               ceil_div(model_.delta_channels() / 2 + model_.delta_value_heads,
+                        kernels::delta_kept::threads),
+               num_rows);
     append(commands, *layer.delta_conv,
            ceil_div(model_.delta_channels(), kernels::delta_conv::threads), num_runs);
     // Columns of a head's matrix for each workgroup.

@@ -93,7 +93,8 @@ class DecoderOps {
                  *group_pairs = nullptr, *shared_gate = nullptr, *kv_gather = nullptr,
                  *kv_scatter = nullptr, *gate_attended = nullptr;
         // of a gated delta rule, in place of rope and attention
-        const Op *delta_conv = nullptr, *delta_rule = nullptr, *delta_gate = nullptr;
+        const Op *delta_conv = nullptr, *delta_rule = nullptr, *delta_gate = nullptr,
+                 *delta_kept = nullptr;  // of a span
         Product qkv, o, router, dense_down, output_gate, delta_gates;
         std::vector<Product> gate_up, down;  // one product per arena of experts
     };

@@ -151,8 +151,9 @@ Status GpuDecoder::make_readbacks() {
         readback = buffer;
     }
     if (model_.is_span) {
-        const std::uint64_t row_bytes = sizeof(float) * model_.hidden_size +
-                                        span_kv_layer_bytes(1) * model_.num_layers;
+        std::uint64_t row_bytes = sizeof(float) * model_.hidden_size;
+        for (std::uint32_t layer = 0; layer < model_.num_layers; ++layer)
+            row_bytes += DecoderMemory::span_kv_layer_bytes(model_, layer, 1);
         MOEX_ASSIGN(span, device_.create_buffer(row_bytes * sizes_.rows, gpu::BufferUsage::readback,
                                                 "span readback"));
         span_readback_ = span;
@@ -650,15 +651,17 @@ void GpuDecoder::compute_span(const DecoderBatch& batch, std::span<const float> 
 
     commands_.clear();
     for (std::uint32_t layer = 0; layer < model_.num_layers; ++layer)
-        lane.ops->append_layer(commands_, layer, lane.rows, lane.pages);
+        lane.ops->append_layer(commands_, layer, lane.rows, lane.pages, lane.num_runs);
     lane.ops->append_end_of_span(commands_, lane.rows);
     lane.ops->append_kv_gather(commands_, lane.rows);
 
-    const std::uint64_t layer_bytes = span_kv_layer_bytes(lane.rows);
     std::uint64_t to = x.size_bytes();
     commands_.push_back(copy_command(buffers.x, 0, span_readback_, 0, to));
     for (std::uint32_t layer = 0; layer < model_.num_layers; ++layer) {
-        commands_.push_back(copy_command(memory_->span_kv, layer * span_kv_layer_bytes(sizes_.rows),
+        const std::uint64_t layer_bytes = DecoderMemory::span_kv_layer_bytes(model_, layer,
+                                                                             lane.rows);
+        commands_.push_back(copy_command(memory_->span_kv,
+                                         DecoderMemory::span_kv_at(model_, layer, sizes_.rows),
                                          span_readback_, to, layer_bytes));
         commands_.back().same_stage = true;
         to += layer_bytes;
@@ -677,23 +680,57 @@ void GpuDecoder::compute_span(const DecoderBatch& batch, std::span<const float> 
 }
 
 void GpuDecoder::write_span_kv(const DecoderBatch& batch, ByteView kv) {
-    const std::uint64_t layer_bytes = span_kv_layer_bytes(batch.rows.size());
-    MOEX_CHECK(model_.is_span && kv.size() == layer_bytes * model_.num_layers,
-               text(kv.size(), " bytes of keys and values for ", batch.rows.size(), " rows"));
-    start(batch);
-    for (std::uint32_t layer = 0; layer < model_.num_layers; ++layer)
-        device_.write_buffer(memory_->span_kv, layer * span_kv_layer_bytes(sizes_.rows),
-                             kv.subspan(layer * layer_bytes, layer_bytes));
+    MOEX_CHECK(model_.is_span, "this decoder is no span");
+    const auto rows = static_cast<std::uint32_t>(batch.rows.size());
+    write_rows(batch.rows, rows, batch.num_pages);
+    device_.write_buffer(memory_->lanes.front().page_table, 0, std::as_bytes(batch.pages));
+    std::uint64_t at = 0;
+    for (std::uint32_t layer = 0; layer < model_.num_layers; ++layer) {
+        if (model_.is_delta(layer)) continue;
+        const std::uint64_t layer_bytes = DecoderMemory::span_kv_layer_bytes(model_, layer, rows);
+        MOEX_CHECK(at + layer_bytes <= kv.size(), text(kv.size(), " bytes for ", rows, " rows"));
+        device_.write_buffer(memory_->span_kv,
+                             DecoderMemory::span_kv_at(model_, layer, sizes_.rows),
+                             kv.subspan(at, layer_bytes));
+        at += layer_bytes;
+    }
+    MOEX_CHECK(at == kv.size(), text(kv.size(), " bytes for ", rows, " rows"));
     commands_.clear();
-    lanes_.front().ops->append_kv_scatter(commands_, lanes_.front().rows);
+    ops().append_kv_scatter(commands_, rows);
     device_.submit(commands_);
     commands_.clear();
 }
 
 void GpuDecoder::clear_page(std::uint32_t page) {
     page_bytes_.assign(DecoderMemory::kv_page_bytes(model_, sizes_.kv_kind), std::byte{0});
-    for (const DecoderMemory::Layer& layer : memory_->layers)
-        device_.write_buffer(layer.kv, page_bytes_.size() * page, page_bytes_);
+    for (std::uint32_t layer = 0; layer < model_.num_layers; ++layer)
+        if (!model_.is_delta(layer))
+            device_.write_buffer(memory_->layers[layer].kv, page_bytes_.size() * page, page_bytes_);
+}
+
+void GpuDecoder::write_state(std::uint32_t slot, std::uint32_t layer,
+                             std::span<const float> floats) {
+    const std::uint64_t matrices = model_.delta_state_size(), size_bytes = floats.size_bytes();
+    MOEX_CHECK(slot < sizes_.state_slots && model_.is_delta(layer) &&
+                   size_bytes == DecoderMemory::state_bytes(model_),
+               text(floats.size(), " floats of a state in slot ", slot));
+    const ByteView bytes = std::as_bytes(floats), s = bytes.first(matrices * sizeof(float)),
+                   columns = bytes.subspan(s.size());
+    device_.write_buffer(memory_->layers[layer].state, slot * s.size(), s);
+    device_.write_buffer(memory_->layers[layer].columns, slot * columns.size(), columns);
+}
+
+void GpuDecoder::clear_state(std::uint32_t slot) {
+    const std::vector<float> zeros(DecoderMemory::state_bytes(model_) / sizeof(float));
+    for (std::uint32_t layer = 0; layer < model_.num_layers; ++layer)
+        if (model_.is_delta(layer)) write_state(slot, layer, zeros);
+}
+
+void GpuDecoder::clear_journal(std::uint32_t journal) {
+    const Bytes zeros(DecoderMemory::journal_bytes(model_));
+    for (std::uint32_t layer = 0; layer < model_.num_layers; ++layer)
+        if (model_.is_delta(layer))
+            device_.write_buffer(memory_->layers[layer].journal, journal * zeros.size(), zeros);
 }
 
 void GpuDecoder::rewind(std::uint32_t num_tokens) {

@@ -81,11 +81,13 @@ struct DecoderBatch {
     bool reads_rows = false;  // read_rows() returns all rows after the final norm
 };
 
-// The output of a span: rows of the residual stream behind its last layer, and the keys and values
-// that the rows added.
+// The output of a span: rows of the residual stream behind its last layer, and what the layers keep
+// of the rows (DecoderMemory::span_kv_layer_bytes()).
 struct SpanOutput {
     std::span<const float> x;  // [num_rows, hidden_size]
-    ByteView kv;               // f16 [num_layers, num_rows, key then value, kv_size]
+    // f16, each layer [num_rows, key then value, kv_size], or of a gated delta rule [num_rows,
+    // inputs of the convolution, then b and a of each value head]
+    ByteView kv;
 };
 
 // The input of experts that are computed elsewhere, with one row for each row of the batch.
@@ -211,12 +213,18 @@ class GpuDecoder {
     // For a span (DecoderModel::is_span, keys and values as f16). compute_span() computes its
     // layers for rows `x` of the residual stream, [rows, hidden_size]; the batch has no logits. One
     // call at a time: the next one follows `done`. write_span_kv() stores keys and values of the
-    // batch's rows, which were computed elsewhere, in the order of SpanOutput::kv. clear_page()
-    // overwrites a page with zeros. All three take effect in the order of the calls.
+    // batch's rows, which were computed elsewhere, in the order of SpanOutput::kv, without layers
+    // that have a gated delta rule. write_state() stores a state of such a layer in a slot: its
+    // matrices [value_heads, key_dim, value_dim], then the latest inputs of the convolution,
+    // [conv_taps - 1, channels]. clear_page(), clear_state() and clear_journal() overwrite with
+    // zeros. All take effect in the order of the calls.
     void compute_span(const DecoderBatch& batch, std::span<const float> x,
                       std::function<void(Result<SpanOutput>)> done);
     void write_span_kv(const DecoderBatch& batch, ByteView kv);
     void clear_page(std::uint32_t page);
+    void write_state(std::uint32_t slot, std::uint32_t layer, std::span<const float> floats);
+    void clear_state(std::uint32_t slot);
+    void clear_journal(std::uint32_t journal);
 
     // Returns the number of dispatches in a greedy step at the current length of the sequence.
     std::uint32_t dispatches_of_a_step() const;
@@ -224,9 +232,6 @@ class GpuDecoder {
   private:
     GpuDecoder(gpu::Device& device, const DecoderModel& model, const DecoderSizes& sizes);
     Status make_readbacks();
-    std::uint64_t span_kv_layer_bytes(std::uint64_t num_rows) const {
-        return DecoderMemory::span_kv_layer_bytes(model_, num_rows);
-    }
     void write_runs(std::span<const DeltaRun> runs, std::uint32_t lane);
     void write_rows(std::span<const StepRow> rows, std::uint32_t head_row, std::uint32_t part_pages,
                     std::uint32_t lane = 0);

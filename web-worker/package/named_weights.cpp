@@ -216,17 +216,6 @@ Result<DecoderModel> decoder_model_of(const PackageFiles& files) {
     return model;
 }
 
-Status check_span_layers(const ModelConfig& config) {
-    for (std::uint32_t layer = 0; layer < config.num_layers; ++layer) {
-        const LayerPlan& plan = config.layers[layer];
-        if (plan.mixer == Mixer::attention) continue;
-        return Error{ErrorCode::unsupported, text("models of type ", config.architecture,
-                                                  " are not split into spans yet (layer ", layer,
-                                                  ": ", joined_words(plan), ")")};
-    }
-    return check_kernels(config);
-}
-
 Status NamedWeights::rows(const std::string& name, WeightKind kind, std::uint64_t first_row,
                           std::uint64_t num_rows, const AppendBytes& append) const {
     MOEX_ASSIGN(tensor, files_.tensor(name));

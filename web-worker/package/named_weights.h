@@ -19,10 +19,6 @@ namespace moex {
 // group size; other codes become bf16 as they are read.
 Result<DecoderModel> decoder_model_of(const PackageFiles& files);
 
-// Returns an error that names the first layer with a part that the blob of a layer cannot describe
-// (protocol/span_layer.h), or that the kernels do not compute.
-Status check_span_layers(const ModelConfig& config);
-
 // Reads the weights of a package by name. `files` outlives this object.
 class NamedWeights : public WeightSource {
   public:

@@ -11,11 +11,18 @@ constexpr std::uint64_t measuring_id = ~std::uint64_t{0};
 
 }  // namespace
 
-SpanDecoder::SpanDecoder(std::unique_ptr<GpuDecoder> decoder, std::uint32_t context_tokens)
+SpanDecoder::SpanDecoder(std::unique_ptr<GpuDecoder> decoder, std::uint32_t context_tokens,
+                         std::uint32_t sequences_max)
     : decoder_(std::move(decoder)),
       pages_(decoder_->num_pages(), kv_page_tokens,
              std::min(context_tokens, decoder_->context_tokens())),
-      rows_max_(std::min(decoder_->rows_max(), span_rows_max)) {}
+      states_(sequences_max),
+      rows_max_(std::min(decoder_->rows_max(), span_rows_max)),
+      sequences_max_(sequences_max) {
+    const DecoderModel& model = decoder_->model();
+    for (std::uint32_t layer = 0; layer < model.num_layers; ++layer)
+        if (model.is_delta(layer)) recurrent_.push_back(layer);
+}
 
 // Lists the rows of a step, after their pages were reserved.
 DecoderBatch SpanDecoder::batch_of(std::span<const SpanSequence> sequences) {
@@ -40,15 +47,31 @@ void SpanDecoder::clear(std::vector<std::uint32_t>& freed) {
     freed.clear();
 }
 
+void SpanDecoder::clear(const SpanStates::Freed& freed) {
+    for (const std::uint32_t slot : freed.slots) decoder_->clear_state(slot);
+    for (const std::uint32_t journal : freed.journals) decoder_->clear_journal(journal);
+}
+
 void SpanDecoder::step(const SpanStep& step, std::function<void(Result<SpanAnswer>)> done) {
     SpanAnswer answer{.step = step.step, .span = step.span, .dtype = step.dtype};
     std::vector<std::uint32_t> freed;
-    answer.verdict = step.num_rows() > rows_max_ ? SpanVerdict::no_pages
-                                                 : pages_.reserve(step.sequences, freed);
+    if (step.num_rows() > rows_max_)
+        answer.verdict = SpanVerdict::no_pages;
+    else if (!recurrent_.empty())
+        answer.verdict = states_.check(step.sequences);
+    if (answer.verdict == SpanVerdict::done) answer.verdict = pages_.reserve(step.sequences, freed);
     clear(freed);
     if (answer.verdict != SpanVerdict::done) return done(std::move(answer));
 
-    const DecoderBatch batch = batch_of(step.sequences);
+    DecoderBatch batch = batch_of(step.sequences);
+    if (!recurrent_.empty()) {
+        runs_ = states_.begin(step.sequences);
+        batch.runs = runs_;
+        const DecoderModel& model = decoder_->model();
+        answer.row_values = static_cast<std::uint32_t>(
+            (num_layers() - recurrent_.size()) * 2 * model.kv_size() +
+            recurrent_.size() * (model.delta_channels() + 2 * model.delta_value_heads));
+    }
     answer.num_rows = step.num_rows();
     answer.num_layers = num_layers();
     answer.kv_size = decoder_->model().kv_size();
@@ -63,7 +86,8 @@ void SpanDecoder::step(const SpanStep& step, std::function<void(Result<SpanAnswe
 }
 
 SpanVerdict SpanDecoder::take_kv(const SpanKv& kv) {
-    if (kv.num_layers != num_layers() || kv.kv_size != decoder_->model().kv_size())
+    if (kv.num_layers != num_layers() - recurrent_.size() ||
+        kv.kv_size != decoder_->model().kv_size())
         return SpanVerdict::no_span;
     std::vector<std::uint32_t> freed;
     const SpanSequence rows{kv.sequence, kv.first, kv.num_rows};
@@ -88,16 +112,45 @@ SpanVerdict SpanDecoder::take_kv(const SpanKv& kv) {
     return verdict;
 }
 
+SpanVerdict SpanDecoder::take_state(const SpanState& state) {
+    const std::uint64_t floats = DecoderMemory::state_bytes(decoder_->model()) / sizeof(float);
+    if (recurrent_.empty() || state.num_layers != recurrent_.size() ||
+        state.floats.size() != floats)
+        return SpanVerdict::no_span;
+    // Without keys and values, nothing else says how many tokens there are.
+    if (recurrent_.size() == num_layers()) {
+        const std::uint32_t known = pages_.num_tokens(state.sequence);
+        const SpanSequence rows{state.sequence, std::min(known, state.num_tokens),
+                                state.num_tokens - std::min(known, state.num_tokens)};
+        std::vector<std::uint32_t> freed;
+        const SpanVerdict verdict = pages_.reserve(std::span(&rows, 1), freed);
+        clear(freed);
+        if (verdict != SpanVerdict::done) return verdict;
+    }
+    const auto slot = states_.bring(state.sequence, state.num_tokens);
+    if (!slot) return SpanVerdict::no_pages;
+    decoder_->write_state(*slot, recurrent_[state.index], state.floats);
+    return SpanVerdict::done;
+}
+
 void SpanDecoder::end(std::span<const std::uint64_t> sequences) {
     std::vector<std::uint32_t> freed;
-    for (const std::uint64_t id : sequences) pages_.end(id, freed);
+    SpanStates::Freed states;
+    for (const std::uint64_t id : sequences) {
+        pages_.end(id, freed);
+        states_.end(id, states);
+    }
     clear(freed);
+    clear(states);
 }
 
 void SpanDecoder::end_all() {
     std::vector<std::uint32_t> freed;
+    SpanStates::Freed states;
     pages_.end_all(freed);
+    states_.end_all(states);
     clear(freed);
+    clear(states);
 }
 
 void SpanDecoder::measure(std::function<double()> now_ms,

@@ -1,5 +1,7 @@
 #include "web-worker/spans/span_weights.h"
 
+#include <algorithm>
+
 #include "protocol/text.h"
 
 namespace moex {
@@ -73,6 +75,14 @@ DecoderModel SpanWeights::model(std::uint32_t context_tokens) const {
     model.shared_size = layer.shared_size;
     model.shared_gate = layer.shared_gate;
     model.shared_kind = kind_of(layer.shared);
+    if (std::any_of(layers_.begin(), layers_.end(),
+                    [](const SpanLayer& one) { return one.is_delta; }))
+        for (const SpanLayer& one : layers_) model.layer_is_delta.push_back(one.is_delta);
+    model.delta_key_heads = layer.delta_key_heads;
+    model.delta_value_heads = layer.delta_value_heads;
+    model.delta_key_dim = layer.delta_key_dim;
+    model.delta_value_dim = layer.delta_value_dim;
+    model.conv_taps = layer.conv_taps;
     model.attention_kind = kind_of(layer.attention);
     model.router_kind = kind_of(layer.router);
     model.expert_kind = layer.mxfp4_experts ? WeightKind::mxfp4 : WeightKind::int4;
@@ -106,6 +116,11 @@ Status SpanWeights::read(const WeightPart& part, const Append& append) {
         case Name::correction_bias: return give(SpanTensor::correction_bias);
         case Name::output_gate: return give(SpanTensor::output_gate);
         case Name::shared: return give(SpanTensor::shared);
+        case Name::delta_gates: return give(SpanTensor::delta_gates);
+        case Name::delta_conv: return give(SpanTensor::delta_conv);
+        case Name::delta_a_log: return give(SpanTensor::delta_a_log);
+        case Name::delta_dt_bias: return give(SpanTensor::delta_dt_bias);
+        case Name::delta_norm: return give(SpanTensor::delta_norm);
         case Name::ffn: {
             const auto found = experts_.find({part.layer, part.expert});
             if (found == experts_.end()) break;

@@ -15,6 +15,8 @@ namespace {
 // The row limit of a step, and the limit of frames that wait for the GPU.
 constexpr std::uint32_t step_rows = 64;
 constexpr std::size_t waiting_max = 4096;
+// The most sequences with recurrent states. Their number is the number of runs in a step.
+constexpr std::uint32_t states_max = 16;
 
 // Frames of the hub that are handled in order.
 struct WaitingStep {
@@ -22,7 +24,7 @@ struct WaitingStep {
     double arrived_ms = 0;
 };
 using EndedSequences = std::vector<std::uint64_t>;
-using Waiting = std::variant<WaitingStep, SpanKv, EndedSequences>;
+using Waiting = std::variant<WaitingStep, SpanKv, SpanState, EndedSequences>;
 
 class SpanWorker : public SpanHost {
   public:
@@ -45,6 +47,9 @@ class SpanWorker : public SpanHost {
             case FrameType::span_kv:
                 return take(decode_span_kv(frame, limits),
                             [&](SpanKv&& kv) { wait({std::move(kv)}); });
+            case FrameType::span_state:
+                return take(decode_span_state(frame, limits),
+                            [&](SpanState&& state) { wait({std::move(state)}); });
             case FrameType::span_end:
                 return take(decode_span_end(frame),
                             [&](EndedSequences&& ended) { wait({std::move(ended)}); });
@@ -190,15 +195,8 @@ class SpanWorker : public SpanHost {
     // Chooses the number of pages, and loads the weights.
     void load() {
         const DecoderModel model = weights_->model(wanted_->context_tokens);
-        const std::uint64_t page_bytes = DecoderMemory::kv_page_bytes(model, KvKind::f16) *
-                                         model.num_layers;
-        const std::uint64_t pages = std::min<std::uint64_t>(
-            wanted_->kv_bytes_max / page_bytes,
-            context_.device.adapter().max_binding_bytes / (page_bytes / model.num_layers));
-        GpuDecoderOptions options{.rows_max = step_rows,
-                                  .pages = static_cast<std::uint32_t>(pages),
-                                  .kv_kind = KvKind::f16};
-        if (pages == 0) return refuse();
+        GpuDecoderOptions options{.rows_max = step_rows, .kv_kind = KvKind::f16};
+        if (!choose_room(model, options)) return refuse();
         const DecoderSizes sizes = GpuDecoder::sizes_of(context_.device.adapter(), model, options);
         const std::uint64_t needed = DecoderMemory::needs_of(model, sizes).all();
         if (needed > context_.bytes_max) return refuse();
@@ -217,6 +215,34 @@ class SpanWorker : public SpanHost {
             });
     }
 
+    // Chooses the number of pages, and of places for recurrent states. Returns false if there is no
+    // room for either.
+    bool choose_room(const DecoderModel& model, GpuDecoderOptions& options) {
+        std::uint64_t kv_bytes = wanted_->kv_bytes_max, num_recurrent = 0;
+        for (std::uint32_t layer = 0; layer < model.num_layers; ++layer)
+            num_recurrent += model.is_delta(layer) ? 1 : 0;
+        const std::uint64_t binding_bytes = context_.device.adapter().max_binding_bytes;
+        sequences_max_ = 0;
+        if (num_recurrent > 0) {
+            const std::uint64_t state_bytes = DecoderMemory::state_bytes(model),
+                                bytes_of_one = 2 * state_bytes +
+                                               DecoderMemory::journal_bytes(model),
+                                fit = std::min(kv_bytes / 2 / (num_recurrent * bytes_of_one),
+                                               binding_bytes / (2 * state_bytes));
+            sequences_max_ = static_cast<std::uint32_t>(std::min<std::uint64_t>(fit, states_max));
+            if (sequences_max_ == 0) return false;
+            kv_bytes -= sequences_max_ * num_recurrent * bytes_of_one;
+            options.state_slots = SpanStates::num_slots(sequences_max_);
+            options.journals = sequences_max_;
+        }
+        const std::uint64_t layer_bytes = DecoderMemory::kv_page_bytes(model, KvKind::f16),
+                            num_attending = std::max<std::uint64_t>(
+                                model.num_layers - num_recurrent, 1);
+        options.pages = static_cast<std::uint32_t>(
+            std::min(kv_bytes / (layer_bytes * num_attending), binding_bytes / layer_bytes));
+        return options.pages > 0;
+    }
+
     void failed(const Error& error) {
         if (error.code == ErrorCode::device_lost) return context_.lost(gpu::loss_of(error));
         const auto alive = life_.watch();
@@ -225,7 +251,8 @@ class SpanWorker : public SpanHost {
     }
 
     void loaded(std::unique_ptr<GpuDecoder> made) {
-        decoder_ = std::make_unique<SpanDecoder>(std::move(made), wanted_->context_tokens);
+        decoder_ = std::make_unique<SpanDecoder>(std::move(made), wanted_->context_tokens,
+                                                 sequences_max_);
         is_computing_ = true;
         decoder_->measure([this] { return context_.platform.now_ms(); },
                           [this, life = life_.watch(), owner = decoder_.get()](auto measured) {
@@ -244,6 +271,7 @@ class SpanWorker : public SpanHost {
                                              .num_pages = decoder_->num_pages(),
                                              .page_tokens = kv_page_tokens,
                                              .rows_max = decoder_->rows_max(),
+                                             .sequences_max = decoder_->sequences_max(),
                                              .layer_us = layer_us_}));
     }
 
@@ -279,6 +307,9 @@ class SpanWorker : public SpanHost {
         // Rows that cannot be stored make the next step of the sequence be refused.
         if (serves(kv.span)) decoder_->take_kv(kv);
     }
+    void handle(SpanState&& state) {
+        if (serves(state.span)) decoder_->take_state(state);
+    }
     void handle(EndedSequences&& ended) {
         if (decoder_) decoder_->end(ended);
     }
@@ -313,6 +344,7 @@ class SpanWorker : public SpanHost {
     std::unique_ptr<SpanDecoder> decoder_;
     std::vector<std::unique_ptr<SpanDecoder>> dropped_;  // each computes its last step
     std::uint64_t needed_bytes_ = 0;                     // memory that is reserved for the span
+    std::uint32_t sequences_max_ = 0;  // with recurrent states; 0: the span has none
     std::array<std::uint32_t, 3> layer_us_{};
     bool is_computing_ = false;  // the GPU computes a step
     bool clears_all_ = false;    // all sequences end after that step

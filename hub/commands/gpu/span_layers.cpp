@@ -30,10 +30,15 @@ constexpr std::array<WeightPart::Name, num_span_tensors> part_names = {
     WeightPart::Name::sinks,
     WeightPart::Name::router_bias,
     WeightPart::Name::correction_bias,
+    WeightPart::Name::delta_conv,
+    WeightPart::Name::delta_a_log,
+    WeightPart::Name::delta_dt_bias,
+    WeightPart::Name::delta_norm,
     WeightPart::Name::qkv,
     WeightPart::Name::o,
     WeightPart::Name::router,
     WeightPart::Name::output_gate,
+    WeightPart::Name::delta_gates,
     WeightPart::Name::shared};
 
 }  // namespace
@@ -46,7 +51,6 @@ Result<std::unique_ptr<SpanLayers>> SpanLayers::open(std::shared_ptr<const Model
     if (!package->config().has_experts()) return refuse("the model has no experts");
     if (!has_codes(package->expert_dtype()))
         return refuse("workers compute experts in INT4 or MXFP4 only");
-    MOEX_TRY(check_span_layers(package->config()));
     MOEX_ASSIGN(model, decoder_model_of(*package));
     if (model.head_dim % 8 != 0 || model.head_dim > 256)
         return refuse("the kernels need a head_dim that is a multiple of 8, at most 256");
@@ -144,7 +148,13 @@ SpanLayer SpanLayers::shape_of(std::uint32_t index) const {
             .router_scaling = model_.router_scaling,
             .shared_size = model_.shared_size,
             .shared_gate = model_.shared_gate,
-            .shared = model_.shared_size > 0 ? matrix_of(model_.shared_kind) : SpanMatrix::bf16};
+            .shared = model_.shared_size > 0 ? matrix_of(model_.shared_kind) : SpanMatrix::bf16,
+            .is_delta = model_.is_delta(index),
+            .delta_key_heads = model_.delta_key_heads,
+            .delta_value_heads = model_.delta_value_heads,
+            .delta_key_dim = model_.delta_key_dim,
+            .delta_value_dim = model_.delta_value_dim,
+            .conv_taps = model_.conv_taps};
 }
 
 std::uint16_t SpanLayers::version() const {

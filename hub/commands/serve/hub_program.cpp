@@ -19,6 +19,7 @@
 #include "hub/commands/serve/serve_options.h"
 #include "hub/commands/serve/serve_places.h"
 #include "hub/commands/serve/shadow_report.h"
+#include "hub/engine/recurrent_state.h"
 #include "hub/foresight/lossy/late_calls.h"
 
 namespace moex {
@@ -512,6 +513,13 @@ void HubProgram::join_rooms() {
         swarm_options.spans.has_weights = has_weights_for_checks();
         swarm_options.spans.layer_version = span_layers_->version();
         swarm_options.spans.kv_size = config.num_kv_heads * config.head_dim;
+        if (config.has_delta_net()) {
+            for (std::uint32_t layer = 0; layer < config.num_layers; ++layer)
+                swarm_options.spans.layer_is_delta.push_back(!config.has_keys(layer));
+            const RecurrentShape shape = RecurrentShape::of(config);
+            swarm_options.spans.delta_row_values = shape.kept_values();
+            swarm_options.spans.state_floats = shape.snapshot_floats_of_layer();
+        }
         swarm_options.spans.context_tokens = std::min(config.context_tokens, 32768u);
         if (model_.arithmetic == Arithmetic::exact) swarm_options.spans.tolerance = 0.2;
     }

@@ -139,6 +139,7 @@ nlohmann::json HubProgram::spans_json() const {
     nlohmann::json out = {{"trips", counts.trips},
                           {"checks", counts.checks},
                           {"wrong", counts.wrong},
+                          {"states", counts.states},
                           {"late", counts.late},
                           {"failed", counts.failed},
                           {"lies", counts.lies},

@@ -12,6 +12,9 @@ namespace {
 constexpr double planned_share = 0.8;
 // The fewest pages of keys and values that a span has in each layer.
 constexpr std::uint64_t pages_min = 4, page_tokens = 128;
+// The fewest sequences whose recurrent states fit, each with room for three of them in each layer:
+// two states, and rows that may be rolled back.
+constexpr std::uint64_t states_min = 2;
 // The most steps in flight to one worker. A worker that leaves this number unanswered is stuck.
 constexpr std::size_t steps_max = 512;
 
@@ -50,12 +53,14 @@ std::uint64_t SwarmSpans::layer_bytes(std::uint32_t layer) const {
 // Returns how many consecutive layers from `first` on fit into the memory of a worker.
 std::uint32_t SwarmSpans::layers_that_fit(const Room& room, std::uint32_t first) const {
     const std::uint64_t kv_layer_bytes = pages_min * page_tokens *
-                                         span_kv_bytes(1, 1, options_.spans.kv_size);
+                                         span_kv_bytes(1, 1, options_.spans.kv_size),
+                        state_layer_bytes = states_min * 3 * sizeof(float) *
+                                            options_.spans.state_floats;
     std::uint64_t bytes = 0, kv_bytes = 0;
     std::uint32_t count = 0;
     while (count < room.layers_max && is_spannable(first + count)) {
         bytes += layer_bytes(first + count);
-        kv_bytes += kv_layer_bytes;
+        kv_bytes += options_.spans.is_delta(first + count) ? state_layer_bytes : kv_layer_bytes;
         if (bytes > room.bytes || kv_bytes > room.kv_bytes) break;
         ++count;
     }
@@ -275,7 +280,8 @@ Status SwarmSpans::on_ready(EventContext& context, Worker& worker, ByteView fram
                  .end_layer = held.end_layer,
                  .num_pages = ready.num_pages,
                  .page_tokens = ready.page_tokens,
-                 .rows_max = ready.rows_max});
+                 .rows_max = ready.rows_max,
+                 .sequences_max = ready.sequences_max});
     context.event(worker, WorkerEvent::Kind::ready,
                   text("computes layers ", held.first_layer, " to ", held.end_layer - 1,
                        " whole, a layer in ", ready.layer_us[0],
@@ -309,11 +315,14 @@ Status SwarmSpans::on_answer(EventContext& context, Worker& worker, ByteView fra
 
 std::uint64_t SwarmSpans::answer_bytes_max(const Worker& worker) const {
     std::uint64_t bytes = 0;
-    for (const auto& [id, held] : held_)
-        if (held.worker == worker.id)
-            bytes = std::max(bytes, span_answer_bytes(options_.limits.hidden_size, span_rows_max,
-                                                      held.end_layer - held.first_layer,
-                                                      options_.spans.kv_size));
+    for (const auto& [id, held] : held_) {
+        if (held.worker != worker.id) continue;
+        std::uint64_t row_values = 0;
+        for (std::uint32_t layer = held.first_layer; layer < held.end_layer; ++layer)
+            row_values += options_.spans.row_values(layer);
+        bytes = std::max(bytes,
+                         span_answer_bytes(options_.limits.hidden_size, span_rows_max, row_values));
+    }
     return std::min<std::uint64_t>(bytes, frame_bytes_max);
 }
 

@@ -25,6 +25,7 @@ struct ReadySpan {
     std::string worker_key;  // its record of right answers; may be empty
     std::uint32_t first_layer = 0, end_layer = 0;
     std::uint32_t num_pages = 0, page_tokens = 0, rows_max = 0;
+    std::uint32_t sequences_max = 0;  // 0: the pages are the only limit
     std::uint32_t num_layers() const { return end_layer - first_layer; }
 };
 

@@ -23,7 +23,7 @@ struct SpanClient::Span {
     Span(const ReadySpan& ready, SpanTrust& record)
         : span(ready),
           trust(record),
-          sequences(ready.num_pages, ready.page_tokens) {}
+          sequences(ready.num_pages, ready.page_tokens, ready.sequences_max) {}
 
     ReadySpan span;
     SpanTrust& trust;
@@ -32,15 +32,19 @@ struct SpanClient::Span {
     bool checking = false;  // a check is in flight
     bool used = false;      // the newest step used this span
     bool standby = false;
-    bool is_silent = false;    // the newest step was not answered
-    bool is_disputed = false;  // it differed from the span that is used; the hub has not judged it
+    bool is_silent = false;     // the newest step was not answered
+    bool is_disputed = false;   // it differed from the span that is used; the hub has not judged it
+    bool is_recurrent = false;  // some of its layers have a gated delta rule
+    // It got a state, and has answered no step since.
+    bool gets_state = false;
     TimePoint suspended_until{}, probe_at{};
     Duration suspended_for = suspended_min, probe_every{};
 };
 
 // A round in flight: the frames of its steps.
 struct SpanClient::Sent {
-    std::uint32_t span = 0, num_layers = 0, num_rows = 0;
+    std::uint32_t span = 0, first_layer = 0, end_layer = 0, num_rows = 0;
+    std::uint32_t num_layers() const { return end_layer - first_layer; }
     std::vector<std::uint32_t> steps;
     std::vector<std::uint32_t> rows_of_step;
     std::vector<SpanSequence> sequences;
@@ -121,7 +125,9 @@ void SpanClient::refresh() {
                             [&](const ReadySpan& span) { return span.id == one.first; });
     });
     for (const ReadySpan& span : ready)
-        if (!spans_.contains(span.id)) spans_.try_emplace(span.id, span, record_of(span));
+        if (!spans_.contains(span.id))
+            spans_.try_emplace(span.id, span, record_of(span)).first->second.is_recurrent =
+                options_.num_delta(span.first_layer, span.end_layer) > 0;
 }
 
 // Returns the record of the worker that holds a span. It outlives the span, so that a worker that
@@ -140,9 +146,11 @@ SpanTrust& SpanClient::record_of(const ReadySpan& span) {
 // Sends keys and values that the worker lacks, at most `bytes_left` bytes. Returns true if it lacks
 // none.
 bool SpanClient::bring(Span& span, const SpanBatch& batch, std::uint64_t bytes_left) {
-    const std::uint64_t row_bytes = span_kv_bytes(span.span.num_layers(), 1, options_.kv_size);
-    const std::uint32_t frame_rows = span_kv_rows_max(kv_frame_bytes, span.span.num_layers(),
-                                                      options_.kv_size);
+    const std::uint32_t num_layers = span.span.num_layers() -
+                                     options_.num_delta(span.span.first_layer, span.span.end_layer);
+    if (num_layers == 0) return bring_states(span, batch);
+    const std::uint64_t row_bytes = span_kv_bytes(num_layers, 1, options_.kv_size);
+    const std::uint32_t frame_rows = span_kv_rows_max(kv_frame_bytes, num_layers, options_.kv_size);
     for (std::size_t i = 0; i < batch.sequences.size(); ++i) {
         const SpanSequence& one = batch.sequences[i];
         for (std::uint32_t known = span.sequences.known(one.id); known < one.num_before;) {
@@ -154,7 +162,7 @@ bool SpanClient::bring(Span& span, const SpanBatch& batch, std::uint64_t bytes_l
                       .sequence = one.id,
                       .first = known,
                       .num_rows = count,
-                      .num_layers = span.span.num_layers(),
+                      .num_layers = num_layers,
                       .kv_size = options_.kv_size,
                       .rows = Bytes(count * row_bytes)};
             batch.read_kv(i, span.span.first_layer, span.span.end_layer, known, count, kv.rows);
@@ -163,11 +171,51 @@ bool SpanClient::bring(Span& span, const SpanBatch& batch, std::uint64_t bytes_l
             link_.send(span.span.id, 0, std::move(frame));
             bytes_left -= count * row_bytes;
             known += count;
-            span.sequences.set(one.id, known);
+            span.sequences.set_without_states(one.id, known);
             const std::lock_guard lock(shown_mutex_);
             counters_.kv_rows += count;
             counters_.kv_bytes += frame_bytes;
         }
+    }
+    return bring_states(span, batch);
+}
+
+// Returns true if the worker can go on with these sequences without a state from here.
+bool SpanClient::has_states(const Span& span, std::span<const SpanSequence> sequences) const {
+    return !span.is_recurrent ||
+           std::all_of(sequences.begin(), sequences.end(), [&](const SpanSequence& one) {
+               return span.sequences.has_state(one.id, one.num_before);
+           });
+}
+
+// Sends the recurrent states that the worker lacks, all at once: with the next step they are
+// others. Returns false if this hub does not have them.
+bool SpanClient::bring_states(Span& span, const SpanBatch& batch) {
+    if (has_states(span, batch.sequences)) return true;
+    if (!batch.read_state) return false;
+    const std::uint32_t num_layers = options_.num_delta(span.span.first_layer, span.span.end_layer);
+    for (std::size_t i = 0; i < batch.sequences.size(); ++i) {
+        const SpanSequence& one = batch.sequences[i];
+        if (span.sequences.has_state(one.id, one.num_before)) continue;
+        std::uint64_t frame_bytes = 0;
+        SpanState state{.span = span.span.id,
+                        .sequence = one.id,
+                        .num_tokens = one.num_before,
+                        .num_layers = num_layers};
+        for (std::uint32_t layer = span.span.first_layer; layer < span.span.end_layer; ++layer) {
+            if (!options_.is_delta(layer)) continue;
+            state.floats = batch.read_state(i, layer);
+            Bytes frame = encode_span_state(state);
+            frame_bytes += frame.size();
+            link_.send(span.span.id, 0, std::move(frame));
+            ++state.index;
+        }
+        span.sequences.set(one.id, one.num_before);
+        span.sequences.keep_states_from(one.id, one.num_before);
+        span.gets_state = true;
+        const std::lock_guard lock(shown_mutex_);
+        ++counters_.states;
+        counters_.kv_bytes += frame_bytes;
     }
     return true;
 }
@@ -184,11 +232,22 @@ SpanUse SpanClient::use_of(Span& span, const SpanBatch& batch) {
     const bool is_measured = here && away,
                is_worth = is_measured && to_ms(*away) <= options_.worth * to_ms(*here);
     if (is_worth) span.probe_every = {};
+    // A state takes long to arrive. Until the worker answers a step behind it, it computes copies
+    // of the steps, so that its state stays that of the text and nobody waits.
+    const bool catches_up = span.is_recurrent && span.gets_state && span.checking;
+    if (span.is_recurrent && (catches_up || (is_worth && !has_states(span, batch.sequences)))) {
+        if (!bring(span, batch, options_.kv_bytes_at_once)) return SpanUse::here;
+        span.checking = true;
+        return SpanUse::check;
+    }
     if (is_worth && !span.trust.wants_check(std::uniform_real_distribution<>()(random_)))
         return bring(span, batch, options_.kv_bytes_at_once) ? SpanUse::away : SpanUse::here;
 
-    // Check the worker, or measure it again.
-    if (span.checking || (is_measured && !is_worth && now < span.probe_at)) return SpanUse::here;
+    // Check the worker, or measure it again. One with recurrent states is checked at every step as
+    // long as a check is under way, so that its state stays that of the text.
+    const bool keeps_up = span.is_recurrent && has_states(span, batch.sequences);
+    if ((span.checking && !keeps_up) || (is_measured && !is_worth && now < span.probe_at))
+        return SpanUse::here;
     if (!bring(span, batch, options_.kv_bytes_at_once)) return SpanUse::here;
     span.checking = true;
     if (is_measured && !is_worth) {
@@ -215,13 +274,17 @@ void SpanClient::stand_by(Span& span, const SpanBatch& batch, const PlannedSpan&
     if (!batch.may_leave || span.trust.has_lied() || options_.now() < span.suspended_until ||
         !span.sequences.has_room(batch.sequences))
         return;
+    // A standby with recurrent states computes copies of steps until it has a record. It gets no
+    // state beside: the hub's own is that of the text, and continues if the first one leaves.
+    const bool keeps_up = span.is_recurrent && has_states(span, batch.sequences);
     const bool is_beside_hub = first.use == SpanUse::check,
                is_beside_used = first.use == SpanUse::away && !span.trust.is_proven() &&
                                 !span.is_disputed,
-               checks = (is_beside_hub || is_beside_used) && !span.checking;
+               checks = (is_beside_hub || is_beside_used) && (!span.checking || keeps_up);
     const bool lacks = std::any_of(
         batch.sequences.begin(), batch.sequences.end(), [&](const SpanSequence& one) {
-            return one.num_before >= span.sequences.known(one.id) + options_.standby_rows;
+            return !span.is_recurrent &&
+                   one.num_before >= span.sequences.known(one.id) + options_.standby_rows;
         });
     if (!checks && !lacks) return;
     const bool knows_all = bring(span, batch, options_.standby_bytes_at_once);
@@ -304,7 +367,7 @@ std::unique_ptr<SpanRound> SpanClient::submit_again(const PlannedSpan& planned,
                                     span.span.end_layer == planned.end_layer;
         if (!holds_the_same || span.is_silent || !span.trust.is_proven() || span.trust.has_lied() ||
             options_.now() < span.suspended_until || !span.sequences.has_room(batch.sequences) ||
-            !bring(span, batch, options_.kv_bytes_at_once))
+            !has_states(span, batch.sequences) || !bring(span, batch, options_.kv_bytes_at_once))
             continue;
         return std::make_unique<Round>(*this, std::vector{send(span, batch.sequences, x)},
                                        std::vector<float>{});
@@ -316,7 +379,8 @@ std::unique_ptr<SpanRound> SpanClient::submit_again(const PlannedSpan& planned,
 SpanClient::Sent SpanClient::send(Span& span, std::span<const SpanSequence> sequences,
                                   std::span<const float> x) {
     Sent sent{.span = span.span.id,
-              .num_layers = span.span.num_layers(),
+              .first_layer = span.span.first_layer,
+              .end_layer = span.span.end_layer,
               .sequences = {sequences.begin(), sequences.end()},
               .at = options_.now()};
     std::uint64_t step_bytes = 0;
@@ -329,6 +393,9 @@ SpanClient::Sent SpanClient::send(Span& span, std::span<const SpanSequence> sequ
         while (next != left.end() && rows < span.span.rows_max) {
             const std::uint32_t count = std::min(next->num_rows, span.span.rows_max - rows);
             step.sequences.push_back({next->id, next->num_before, count});
+            // The worker keeps the state before few rows, and otherwise the one behind them.
+            span.sequences.keep_states_from(
+                next->id, count <= span_kept_rows ? next->num_before : next->num_before + count);
             rows += count;
             next->num_before += count;
             next->num_rows -= count;
@@ -393,6 +460,7 @@ void SpanClient::dispute(Span& standby, std::uint32_t used) {
 
 // The holder has answered a step of `num_rows` rows.
 void SpanClient::answered(Span& span, std::uint32_t num_rows, Duration took) {
+    span.gets_state = false;
     span.away.record(num_rows, took);
     span.is_silent = false;
 }
@@ -407,6 +475,10 @@ void SpanClient::lie(Span& span, std::string_view why) {
 
 // Joins the answers of a round's frames. An answer of another shape counts as a wrong check.
 Result<SpanResult> SpanClient::joined(const Sent& sent, std::vector<SpanAnswer> answers) {
+    std::uint32_t row_values = 0;  // where some layers have a gated delta rule
+    if (options_.num_delta(sent.first_layer, sent.end_layer) > 0)
+        for (std::uint32_t layer = sent.first_layer; layer < sent.end_layer; ++layer)
+            row_values += options_.row_values(layer);
     for (std::size_t i = 0; i < answers.size(); ++i) {
         const SpanAnswer& one = answers[i];
         if (one.verdict != SpanVerdict::done) {
@@ -418,23 +490,26 @@ Result<SpanResult> SpanClient::joined(const Sent& sent, std::vector<SpanAnswer> 
             return Error{ErrorCode::unavailable, text("the span's worker refused a step: ",
                                                       static_cast<unsigned>(one.verdict))};
         }
-        if (one.num_rows != sent.rows_of_step[i] || one.num_layers != sent.num_layers ||
-            one.kv_size != options_.kv_size) {
+        if (one.num_rows != sent.rows_of_step[i] || one.num_layers != sent.num_layers() ||
+            one.kv_size != options_.kv_size || one.row_values != row_values) {
             judge(sent.span, false, "an answer has another shape than the step");
             return Error{ErrorCode::bad_field, "an answer has another shape than the step"};
         }
     }
 
     SpanResult result;
-    const std::size_t row_bytes = span_kv_bytes(1, 1, options_.kv_size);
     for (const SpanAnswer& one : answers)
         result.x.insert(result.x.end(), one.x.begin(), one.x.end());
-    for (std::size_t layer = 0; layer < sent.num_layers; ++layer)
+    std::size_t before = 0;  // bytes of a row in the layers before
+    for (std::uint32_t layer = sent.first_layer; layer < sent.end_layer; ++layer) {
+        const std::size_t row_bytes = options_.row_values(layer) * sizeof(half);
         for (const SpanAnswer& one : answers) {
-            const ByteView rows = ByteView(one.kv).subspan(layer * one.num_rows * row_bytes,
+            const ByteView rows = ByteView(one.kv).subspan(before * one.num_rows,
                                                            one.num_rows * row_bytes);
             result.kv.insert(result.kv.end(), rows.begin(), rows.end());
         }
+        before += row_bytes;
+    }
     if (const Span* const span = find(sent.span)) {
         result.worker = span->span.worker;
         result.proven = span->trust.is_proven();
@@ -485,12 +560,14 @@ Result<SpanResult> SpanClient::wait(const Sent& sent, const std::stop_token& sto
 
 // Returns how far an answer differs from what the hub computed (span_residual.h).
 double SpanClient::difference_of(const Check& check, const SpanResult& answer) {
-    const double most = span_residual({.hidden_size = hidden_size_,
-                                       .kv_size = options_.kv_size,
-                                       .num_layers = check.sent.num_layers,
-                                       .num_rows = check.sent.num_rows},
-                                      check.x_before, {check.x, check.kv}, {answer.x, answer.kv})
-                            .largest();
+    SpanShape shape{.hidden_size = hidden_size_,
+                    .kv_size = options_.kv_size,
+                    .num_rows = check.sent.num_rows,
+                    .row_values = {}};
+    for (std::uint32_t layer = check.sent.first_layer; layer < check.sent.end_layer; ++layer)
+        shape.row_values.push_back(options_.row_values(layer));
+    const double most =
+        span_residual(shape, check.x_before, {check.x, check.kv}, {answer.x, answer.kv}).largest();
     {
         const std::lock_guard lock(shown_mutex_);
         ++counters_.checks;

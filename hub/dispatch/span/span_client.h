@@ -47,6 +47,8 @@ struct SpanCounters {
     // Bytes of frames: steps and keys and values to workers, answers of steps from workers; and the
     // rows of the steps that were sent, and of the answers that arrived.
     std::uint64_t step_bytes = 0, kv_bytes = 0, answer_bytes = 0;
+    // Of models with gated delta rules: states of sequences that were sent to workers.
+    std::uint64_t states = 0;
     std::uint64_t step_rows = 0, answer_rows = 0;
     double difference_max = 0;  // largest difference of a check, as a share of the values
 };
@@ -103,6 +105,8 @@ class SpanClient : public SpanBackend {
     SpanUse use_of(Span& span, const SpanBatch& batch);
     bool checks_with_weights(const Span& span, std::uint32_t num_rows);
     bool bring(Span& span, const SpanBatch& batch, std::uint64_t bytes_max);
+    bool bring_states(Span& span, const SpanBatch& batch);
+    bool has_states(const Span& span, std::span<const SpanSequence> sequences) const;
     void stand_by(Span& span, const SpanBatch& batch, const PlannedSpan& first);
     Sent send(Span& span, std::span<const SpanSequence> sequences, std::span<const float> x);
     Span* find(std::uint32_t id);

@@ -22,6 +22,25 @@ struct SpanOptions {
     // The newest version of these blobs. Workers that do not know it get no spans.
     std::uint16_t layer_version = 1;
     std::uint32_t kv_size = 0;  // num_kv_heads * head_dim
+    // Of a model with gated delta rules: which layers have one, [num_layers], or empty; the values
+    // that such a layer keeps of a row (SpanAnswer); and the floats of its state (SpanState).
+    std::vector<std::uint8_t> layer_is_delta;
+    std::uint32_t delta_row_values = 0;
+    std::uint64_t state_floats = 0;
+
+    bool is_delta(std::uint32_t layer) const {
+        return !layer_is_delta.empty() && layer_is_delta[layer] != 0;
+    }
+    std::uint32_t num_delta(std::uint32_t first_layer, std::uint32_t end_layer) const {
+        std::uint32_t count = 0;
+        for (std::uint32_t layer = first_layer; layer < end_layer; ++layer)
+            count += is_delta(layer) ? 1 : 0;
+        return count;
+    }
+    // Returns the number of values that a layer keeps of a row.
+    std::uint32_t row_values(std::uint32_t layer) const {
+        return is_delta(layer) ? delta_row_values : 2 * kv_size;
+    }
     std::uint32_t context_tokens = 0;
     // The hub itself computes this many layers at the begin and at the end: an embedding row gives
     // its word away by a look-up.

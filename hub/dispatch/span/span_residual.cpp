@@ -35,14 +35,17 @@ SpanResidual span_residual(const SpanShape& shape, std::span<const float> x_befo
         residual.x = std::max(residual.x, residual_of_row(of(x_before), of(hub.x), of(worker.x)));
     }
 
-    const std::size_t size = shape.kv_size, row_bytes = 2 * size * sizeof(half);
-    std::vector<float> mine(size), theirs(size);
-    for (std::size_t layer = 0; layer < shape.num_layers; ++layer)
-        for (const bool is_v : {false, true}) {
+    std::vector<float> mine, theirs;
+    std::size_t layer_at = 0;
+    for (const std::size_t row_values : shape.row_values) {
+        const std::size_t row_bytes = row_values * sizeof(half);
+        // The difference of the values from `first` on, over all rows of the layer.
+        const auto difference_of = [&](std::size_t first, std::size_t size) {
+            mine.resize(size);
+            theirs.resize(size);
             double difference = 0, all = 0;
             for (std::size_t row = 0; row < shape.num_rows; ++row) {
-                const std::size_t at = (layer * shape.num_rows + row) * row_bytes +
-                                       (is_v ? row_bytes / 2 : 0);
+                const std::size_t at = layer_at + row * row_bytes + first * sizeof(half);
                 floats_of_halves(hub.kv.data() + at, size, mine.data());
                 floats_of_halves(worker.kv.data() + at, size, theirs.data());
                 for (std::size_t i = 0; i < size; ++i) {
@@ -50,9 +53,16 @@ SpanResidual span_residual(const SpanShape& shape, std::span<const float> x_befo
                     all += double{mine[i]} * mine[i];
                 }
             }
-            double& worst = is_v ? residual.v : residual.k;
-            worst = std::max(worst, share(difference, all));
+            return share(difference, all);
+        };
+        if (row_values == 2 * shape.kv_size) {
+            residual.k = std::max(residual.k, difference_of(0, shape.kv_size));
+            residual.v = std::max(residual.v, difference_of(shape.kv_size, shape.kv_size));
+        } else {
+            residual.delta = std::max(residual.delta, difference_of(0, row_values));
         }
+        layer_at += row_bytes * shape.num_rows;
+    }
     return residual;
 }
 

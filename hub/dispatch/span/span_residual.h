@@ -7,28 +7,33 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "protocol/bytes.h"
 
 namespace moex {
 
-// The rows of a check: x is [num_rows, hidden_size], kv is f16 [num_layers, num_rows, key then
-// value, kv_size]. All are borrowed.
+// The rows of a check: x is [num_rows, hidden_size], kv is f16, each layer [num_rows, what the
+// layer keeps of a row]. All are borrowed.
 struct SpanRows {
     std::span<const float> x;
     ByteView kv;
 };
 
 struct SpanShape {
-    std::size_t hidden_size = 0, kv_size = 0, num_layers = 0, num_rows = 0;
+    std::size_t hidden_size = 0, kv_size = 0, num_rows = 0;
+    // For each layer the values that it keeps of a row: 2 * kv_size, a key and then a value; or
+    // another number, the inputs of a gated delta rule.
+    std::vector<std::size_t> row_values;
 };
 
 // Root mean squares of differences, each as a share of a size.
 struct SpanResidual {
     double x = 0;  // of the worst row, as a share of the change that the span makes to it
-    // of the keys and of the values of the worst layer, over all rows, as a share of their size
-    double k = 0, v = 0;
-    double largest() const { return std::max({x, k, v}); }
+    // of the keys, of the values and of the inputs of gated delta rules of the worst layer, over
+    // all rows, as a share of their size
+    double k = 0, v = 0, delta = 0;
+    double largest() const { return std::max({x, k, v, delta}); }
 };
 
 // `x_before` are the rows at the entrance of the span.

@@ -1,5 +1,6 @@
 // What the holder of a span knows of each sequence: the number of tokens whose keys and values it
-// has, and the pages that they take. Pure. Owner: the engine's thread.
+// has, the pages that they take, and from which position on its recurrent states can go on. Pure.
+// Owner: the engine's thread.
 //   sequence 5 has 40 tokens at the worker; the hub computed 3 more rows here: 40 of 43 are known
 #pragma once
 
@@ -13,13 +14,25 @@ namespace moex {
 
 class SpanSequences {
   public:
-    SpanSequences(std::uint32_t num_pages, std::uint32_t page_tokens)
+    // `sequences_max` is the limit of sequences; 0: the pages are the only limit.
+    SpanSequences(std::uint32_t num_pages, std::uint32_t page_tokens,
+                  std::uint32_t sequences_max = 0)
         : num_pages_(num_pages),
-          page_tokens_(page_tokens) {}
+          page_tokens_(page_tokens),
+          sequences_max_(sequences_max) {}
 
     std::uint32_t known(std::uint64_t id) const;
     // The worker has the first `num_tokens` tokens of the sequence, and no others.
     void set(std::uint64_t id, std::uint32_t num_tokens);
+    // It got keys and values up to there, and its states are those of an earlier position.
+    void set_without_states(std::uint64_t id, std::uint32_t num_tokens) {
+        set(id, num_tokens);
+        sequences_[id].states_from = no_states;
+    }
+    // The worker's recurrent states can go on at any position from `first` on, up to known().
+    void keep_states_from(std::uint64_t id, std::uint32_t first);
+    // Returns true if they can go on behind the first `num_tokens` tokens.
+    bool has_state(std::uint64_t id, std::uint32_t num_tokens) const;
     // The hub writes rows from `num_tokens` on without the worker.
     void at_most(std::uint64_t id, std::uint32_t num_tokens);
     // Returns true if the worker knew the sequence.
@@ -31,8 +44,13 @@ class SpanSequences {
     std::uint64_t pages_for(std::uint64_t num_tokens) const {
         return (num_tokens + page_tokens_ - 1) / page_tokens_;
     }
+    static constexpr std::uint32_t no_states = ~0u;
+    struct Sequence {
+        std::uint32_t num_tokens = 0, states_from = no_states;
+    };
     std::uint64_t num_pages_, page_tokens_, pages_used_ = 0;
-    std::map<std::uint64_t, std::uint32_t> tokens_;
+    std::uint32_t sequences_max_;
+    std::map<std::uint64_t, Sequence> sequences_;
 };
 
 }  // namespace moex

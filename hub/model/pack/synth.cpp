@@ -454,6 +454,14 @@ constexpr FamilyShape family_shapes[] = {
         "linear_num_value_heads": 32, "linear_key_head_dim": 128, "linear_value_head_dim": 128,
         "linear_conv_kernel_dim": 4, "full_attention_interval": 4,
         "partial_rotary_factor": 0.25, "rope_theta": 10000000})"},
+    {"tiny-hybrid", R"({"model_type": "qwen3_5_moe_text", "hidden_size": 64,
+        "num_hidden_layers": 8, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "head_dim": 32, "vocab_size": 256, "max_position_embeddings": 512,
+        "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
+        "shared_expert_intermediate_size": 32, "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4, "linear_key_head_dim": 32, "linear_value_head_dim": 32,
+        "linear_conv_kernel_dim": 4, "full_attention_interval": 3,
+        "partial_rotary_factor": 0.25, "rope_theta": 10000000})"},
 };
 
 // The plan of one synthetic package.

@@ -2,9 +2,9 @@
 // stream. Each expert is seeded by (seed, layer, expert), so that neither threads nor an
 // interruption change a byte. Shapes: "bench-moe", "qwen3-30b-a3b", "paper", "tiny",
 // "many-experts", "demo", "gpt-oss-20b", "glm-4.5-air", "qwen3-next-80b-a3b",
-// "qwen3.6-35b-a3b" or "qwen3-0.6b". Where the checkpoints of a family have a head that drafts
-// tokens, the package has one, too. It is never right about the random text: it shows what drafts
-// cost.
+// "qwen3.6-35b-a3b", "qwen3-0.6b" or "tiny-hybrid". Where the checkpoints of a family have a head
+// that drafts tokens, the package has one, too. It is never right about the random text: it shows
+// what drafts cost.
 #pragma once
 
 #include <cstdint>

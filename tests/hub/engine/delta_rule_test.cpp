@@ -53,6 +53,31 @@ struct Text {
     std::vector<float> q, k, v, log_decay, beta, out;
 };
 
+// Returns S of all value heads after the first `num_tokens` tokens, by the formula of delta_rule.h.
+std::vector<double> plain_matrices(const Text& text, std::uint32_t num_tokens) {
+    const DeltaShape& shape = text.shape;
+    const std::size_t matrix = std::size_t{shape.key_dim} * shape.value_dim;
+    std::vector<double> all(shape.value_heads * matrix);
+    for (std::uint32_t head = 0; head < shape.value_heads; ++head)
+        for (std::uint32_t token = 0; token < num_tokens; ++token) {
+            double* const s = &all[head * matrix];
+            const float* const k =
+                &text.k[token * text.keys() + head / shape.values_per_key() * shape.key_dim];
+            const float* const v = &text.v[token * text.values() + head * shape.value_dim];
+            const std::size_t gate = token * shape.value_heads + head;
+            for (std::size_t i = 0; i < matrix; ++i) s[i] *= std::exp(double{text.log_decay[gate]});
+            for (std::uint32_t column = 0; column < shape.value_dim; ++column) {
+                double recalled = 0;
+                for (std::uint32_t row = 0; row < shape.key_dim; ++row)
+                    recalled += s[row * shape.value_dim + column] * k[row];
+                const double delta = text.beta[gate] * (v[column] - recalled);
+                for (std::uint32_t row = 0; row < shape.key_dim; ++row)
+                    s[row * shape.value_dim + column] += k[row] * delta;
+            }
+        }
+    return all;
+}
+
 // A memory with the floats that it borrows.
 struct Kept {
     explicit Kept(const DeltaShape& shape)
@@ -146,6 +171,28 @@ TEST(DeltaRuleTest, CutsRollbacksAndRepeatedStepsChangeNoBit) {
 }
 
 // A head that forgets at once must not divide by the little that is left.
+// S before a position, however the text was cut, is what the plain form has after these tokens.
+TEST(DeltaRuleTest, MatricesBeforeAPositionAreThoseOfTheTwin) {
+    const DeltaShape shape{.key_heads = 2, .value_heads = 4, .key_dim = 24, .value_dim = 20};
+    Text text(shape, 60, 11);
+    for (const std::uint32_t step : {1u, 3u, 9u}) {
+        Kept kept(shape);
+        for (std::uint32_t at = 0; at + step <= 60; at += step) {
+            kept.append(text.rows(at, step));
+            // Within the step, and behind its last row.
+            for (const std::uint32_t position : {at, at + step}) {
+                if (position == 0) continue;
+                const std::vector<float> found =
+                    DeltaMemory(shape, kept.floats, kept.border).matrices_before(position);
+                const std::vector<double> wanted = plain_matrices(text, position);
+                ASSERT_EQ(found.size(), wanted.size());
+                for (std::size_t i = 0; i < found.size(); ++i)
+                    ASSERT_NEAR(found[i], wanted[i], 2e-5) << step << ' ' << position << ' ' << i;
+            }
+        }
+    }
+}
+
 TEST(DeltaRuleTest, StrongDecaysStayFinite) {
     const DeltaShape shape{1, 2, 8, 8};
     Text text(shape, 40, 5), twin(shape, 40, 5);

@@ -54,14 +54,20 @@ class Holder {
         constexpr std::uint32_t context_tokens = 512;
         bool finished = false;
         std::unique_ptr<GpuDecoder> decoder;
-        GpuDecoder::create(*device_, weights.model(context_tokens),
-                           {.rows_max = 16, .pages = pages, .kv_kind = KvKind::f16}, weights,
-                           [&](Result<std::unique_ptr<GpuDecoder>> made) {
+        const DecoderModel span = weights.model(context_tokens);
+        const std::uint32_t sequences_max = span.has_delta() ? 4 : 0;
+        GpuDecoder::create(*device_, span,
+                           {.rows_max = 16,
+                            .pages = pages,
+                            .state_slots = SpanStates::num_slots(sequences_max),
+                            .journals = sequences_max,
+                            .kv_kind = KvKind::f16},
+                           weights, [&](Result<std::unique_ptr<GpuDecoder>> made) {
                                finished = true;
                                decoder = must(std::move(made));
                            });
         if (!finished) loop_.run_until(finished);
-        return std::make_unique<SpanDecoder>(std::move(decoder), context_tokens);
+        return std::make_unique<SpanDecoder>(std::move(decoder), context_tokens, sequences_max);
     }
 
     SpanAnswer step(SpanDecoder& span, const SpanStep& step) {
@@ -90,7 +96,7 @@ class LocalSpans : public SpanBackend {
   public:
     LocalSpans(const SpannedModel& model, const std::vector<Range>& ranges)
         : config_(model.package->config()) {
-        for (const Range& range : ranges) spans_[range] = {holder().load(model, range), {}};
+        for (const Range& range : ranges) spans_[range] = {holder().load(model, range), {}, {}};
         limits_.hidden_size = config_.hidden_size;
         limits_.num_layers = config_.num_layers;
         limits_.num_experts = config_.num_experts;
@@ -115,8 +121,11 @@ class LocalSpans : public SpanBackend {
                       .span = planned.id,
                       .sequences = {sequences.begin(), sequences.end()},
                       .x = {x.begin(), x.end()}};
-        for (const SpanSequence& one : sequences)
+        for (const SpanSequence& one : sequences) {
             held.known[one.id] = one.num_before + one.num_rows;
+            held.states_from[one.id] = one.num_before +
+                                       (one.num_rows <= span_kept_rows ? 0 : one.num_rows);
+        }
         const SpanStep received = must(decode_span_step(encode_span_step(step, hidden), limits_));
         const SpanAnswer answer = must(decode_span_answer(
             encode_span_answer(holder().step(*held.decoder, received), hidden), limits_));
@@ -133,12 +142,12 @@ class LocalSpans : public SpanBackend {
 
     SpanUse use_ = SpanUse::away;
     bool fails_ = false;
-    std::uint32_t trips_ = 0, brought_ = 0, compared_ = 0;
+    std::uint32_t trips_ = 0, brought_ = 0, compared_ = 0, states_ = 0;
 
   private:
     struct Held {
         std::unique_ptr<SpanDecoder> decoder;
-        std::map<std::uint64_t, std::uint32_t> known;
+        std::map<std::uint64_t, std::uint32_t> known, states_from;
     };
     class Round : public SpanRound {
       public:
@@ -166,18 +175,42 @@ class LocalSpans : public SpanBackend {
     void bring(const Range& range, Held& held, const SpanBatch& batch, std::size_t index) {
         const SpanSequence& one = batch.sequences[index];
         const std::uint32_t known = held.known[one.id];
-        if (known >= one.num_before) return;
+        std::uint32_t num_delta = 0;
+        for (std::uint32_t layer = range.first; layer < range.second; ++layer)
+            num_delta += config_.has_keys(layer) ? 0 : 1;
+        if (num_delta > 0 && one.num_before > 0 &&
+            (known < one.num_before || held.states_from[one.id] > one.num_before))
+            bring_state(range, held, batch, index, num_delta);
+        if (known >= one.num_before || num_delta == range.second - range.first) return;
         SpanKv kv{.span = range.first,
                   .sequence = one.id,
                   .first = known,
                   .num_rows = one.num_before - known,
-                  .num_layers = range.second - range.first,
+                  .num_layers = range.second - range.first - num_delta,
                   .kv_size = config_.num_kv_heads * config_.head_dim};
         kv.rows.resize(span_kv_bytes(kv.num_layers, kv.num_rows, kv.kv_size));
         batch.read_kv(index, range.first, range.second, known, kv.num_rows, kv.rows);
         EXPECT_EQ(held.decoder->take_kv(must(decode_span_kv(encode_span_kv(kv), limits_))),
                   SpanVerdict::done);
         brought_ += kv.num_rows;
+    }
+
+    void bring_state(const Range& range, Held& held, const SpanBatch& batch, std::size_t index,
+                     std::uint32_t num_delta) {
+        const SpanSequence& one = batch.sequences[index];
+        SpanState state{.span = range.first,
+                        .sequence = one.id,
+                        .num_tokens = one.num_before,
+                        .num_layers = num_delta};
+        for (std::uint32_t layer = range.first; layer < range.second; ++layer) {
+            if (config_.has_keys(layer)) continue;
+            state.floats = batch.read_state(index, layer);
+            EXPECT_EQ(held.decoder->take_state(
+                          must(decode_span_state(encode_span_state(state), limits_))),
+                      SpanVerdict::done);
+            ++state.index;
+        }
+        ++states_;
     }
 
     const ModelConfig& config_;

@@ -9,14 +9,15 @@
 #include <nlohmann/json.hpp>
 
 #include "hub/model/pack/packer.h"
+#include "hub/model/pack/synth.h"
 #include "tests/hub/gpu/local_spans.h"
 #include "tests/support/repository.h"
 
 namespace moex {
 namespace {
 
-const char* const all_families[] = {"gpt-oss-mxfp4", "mixtral",   "olmoe",
-                                    "granite-moe",   "qwen2-moe", "glm4-moe"};
+const char* const all_families[] = {"gpt-oss-mxfp4", "mixtral",  "olmoe",      "granite-moe",
+                                    "qwen2-moe",     "glm4-moe", "qwen3-next", "qwen35-moe"};
 
 std::filesystem::path checkpoint_of(const std::string& family) {
     return repository() / "tests/golden/families" / family;
@@ -64,9 +65,11 @@ INSTANTIATE_TEST_SUITE_P(Families, SpanFamiliesTest, testing::ValuesIn(all_famil
 // Older workers compute the layers of Mixtral, which have no field of version 2.
 TEST_P(SpanFamiliesTest, LayersHaveTheOldestVersionThatDescribesThem) {
     const std::string family = GetParam();
-    const std::uint16_t wanted = family == "mixtral"                             ? 1
-                                 : family == "qwen2-moe" || family == "glm4-moe" ? 3
-                                                                                 : 2;
+    const std::uint16_t wanted = family == "mixtral" ? 1
+                                 : family == "qwen2-moe" || family == "glm4-moe" ||
+                                         family.starts_with("qwen3")
+                                     ? 3
+                                     : 2;
     EXPECT_EQ(model_.layers->version(), wanted);
     const Bytes blob = *model_.layers->find(model_.layers->layer(all().first)->blob);
     EXPECT_EQ(blob[4], static_cast<std::byte>(wanted));
@@ -155,7 +158,8 @@ TEST_P(SpanFamiliesTest, RejectedDraftsChangeNoBit) {
 }
 
 // A worker that takes over in the midst of a text gets the rows that the hub still has. Those that
-// no window sees any more are gone there, and no bit depends on them.
+// no window sees any more are gone there, and no bit depends on them. A recurrent state that it
+// gets was computed from inputs in f16, by the hub's sums.
 TEST_P(SpanFamiliesTest, StandbyNeedsNoRowsBehindTheWindows) {
     LocalSpans first = halves(), second = halves();
     const std::vector<float> wanted = logits(&first, text_, 10);
@@ -168,9 +172,135 @@ TEST_P(SpanFamiliesTest, StandbyNeedsNoRowsBehindTheWindows) {
     EXPECT_EQ(kv.has_window_rows(0), !cache_.has_windows());
     decoder_->use_spans(&second);
     const auto later = step(kv, std::span(text_).subspan(64, 8));
-    EXPECT_EQ(second.brought_, (all().second - all().first > 1 ? 2 : 1) * 64u);
-    for (std::size_t r = 0; r < 8; ++r) expect_same_bits(row(later, r), row(wanted, 64 + r));
+    // Layers without keys are brought as states.
+    EXPECT_EQ(second.brought_, config().has_delta_net()         ? 0
+                               : all().second - all().first > 1 ? 128u
+                                                                : 64u);
+    const bool is_recurrent = config().has_delta_net();
+    EXPECT_EQ(second.states_, is_recurrent ? 2u : 0u);
+    for (std::size_t r = 0; r < 8; ++r) {
+        const std::vector<float> a = row(later, r), b = row(wanted, 64 + r);
+        if (!is_recurrent) {
+            expect_same_bits(a, b);
+            continue;
+        }
+        for (std::size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(a[i], b[i], 2e-2) << r << ' ' << i;
+    }
     decoder_->use_spans(nullptr);
+}
+
+// Eight layers: the layers 2 and 5 attend, the others have a gated delta rule.
+const SpannedModel& hybrid() {
+    static const test::TemporaryFolder folder("span-hybrid");
+    static const SpannedModel model([] {
+        must(synth_package(must(synth_shape("tiny-hybrid")), "tiny-hybrid", 3,
+                           folder.path() / "package", {}, test::compute_threads(), {}));
+        return must(ModelPackage::open(folder.path() / "package"));
+    }());
+    return model;
+}
+
+class SpanHybridTest : public SpanTest {
+  protected:
+    SpanHybridTest() : SpanTest(hybrid()) {}
+
+    static double largest_difference(std::span<const float> a, std::span<const float> b) {
+        EXPECT_EQ(a.size(), b.size());
+        double worst = 0;
+        for (std::size_t i = 0; i < a.size(); ++i)
+            worst = std::max(worst, std::abs(double{a[i]} - b[i]));
+        return worst;
+    }
+
+    const std::vector<TokenId> text_ = test::random_tokens(120, 256, 5);
+};
+
+// What the worker returns of each row moves the hub's own states on: the hub goes on alone in the
+// midst of a text, and the worker goes on after that with states that it gets.
+TEST_F(SpanHybridTest, HubAndWorkersTakeTurns) {
+    LocalSpans spans(model_, {{1, 3}, {3, 5}, {5, 7}});
+    const std::vector<float> wanted = logits(nullptr, text_, 120, KvDtype::f16);
+    KvCache cache(config(), {.page_tokens = 16, .num_pages = 64, .dtype = KvDtype::f16});
+    KvCache::Sequence kv(cache);
+    double worst = 0;
+    std::size_t at = 0, turn = 0;
+    for (const std::size_t count : {16, 1, 3, 16, 12, 1, 1, 9, 10, 1, 16, 9, 1, 16, 8}) {
+        decoder_->use_spans(turn++ % 3 == 2 ? nullptr : &spans);
+        const auto rows = step(kv, std::span(text_).subspan(at, count));
+        const std::size_t size = config().vocab_size;
+        worst = std::max(
+            worst, largest_difference(rows, std::span(wanted).subspan(at * size, count * size)));
+        at += count;
+    }
+    EXPECT_EQ(at, text_.size());
+    decoder_->use_spans(nullptr);
+    spans.ended(kv.id());
+    std::cout << spans.trips_ << " trips, " << spans.states_ << " sets of states, "
+              << spans.brought_ << " rows, largest difference of a logit: " << worst << '\n';
+    EXPECT_EQ(spans.trips_, 10u * 3);
+    // After each turn of the hub, but for the last one.
+    EXPECT_EQ(spans.states_, 4u * 3);
+    EXPECT_LE(worst, 5e-3);
+}
+
+TEST_F(SpanHybridTest, SplitAndChunkChangeNoBit) {
+    LocalSpans whole(model_, {{1, 7}}), parts(model_, {{1, 2}, {2, 3}, {3, 6}, {6, 7}});
+    const std::vector<float> wanted = logits(&whole, text_, 16);
+    for (const std::size_t chunk : {1, 5, 16}) {
+        SCOPED_TRACE(chunk);
+        expect_same_bits(logits(&parts, text_, chunk), wanted);
+    }
+    EXPECT_EQ(parts.states_, 0u);
+}
+
+TEST_F(SpanHybridTest, CheckComparesAndUsesNothing) {
+    LocalSpans spans(model_, {{1, 4}, {4, 7}});
+    spans.use_ = SpanUse::check;
+    // With keys and values in f16 as the worker has them, so that both choose the same experts.
+    expect_same_bits(logits(&spans, text_, 7, KvDtype::f16),
+                     logits(nullptr, text_, 7, KvDtype::f16));
+    EXPECT_EQ(spans.states_, 0u);
+    EXPECT_EQ(spans.trips_, 2u * 18);
+}
+
+TEST_F(SpanHybridTest, HubGoesOnWithoutTheAnswer) {
+    LocalSpans spans(model_, {{1, 7}});
+    spans.fails_ = true;
+    expect_same_bits(logits(&spans, text_, 7), logits(nullptr, text_, 7));
+}
+
+// Several sequences in one step, in one and in two micro-batches, with rejected drafts.
+TEST_F(SpanHybridTest, SequencesDoNotMix) {
+    LocalSpans spans(model_, {{1, 4}, {4, 7}});
+    const std::vector<TokenId> other = test::random_tokens(12, 256, 8);
+    const std::vector<float> first = logits(&spans, text_, 16), second = logits(&spans, other, 12);
+    for (const std::uint32_t parts : {1u, 2u}) {
+        SCOPED_TRACE(parts);
+        decoder_->use_spans(&spans);
+        KvCache::Sequence a(cache_), b(cache_);
+        step(a, std::span(text_).first(8));
+        step(b, std::span(other).first(4));
+        std::vector<TokenId> drafted(other.begin() + 4, other.begin() + 7);
+        drafted.push_back(1);
+        drafted.push_back(2);
+        for (const bool again : {false, true}) {
+            const StepRows rows[] = {{.kv = &a,
+                                      .tokens = std::span(text_).subspan(again ? 10 : 8, 2),
+                                      .all_logits = true},
+                                     {.kv = &b, .tokens = drafted, .all_logits = true}};
+            const std::vector<float> both =
+                must(decoder_->step(rows, experts_, {}, {}, parts)).logits;
+            for (std::size_t r = 0; r < 2; ++r)
+                expect_same_bits(row(both, r), row(first, (again ? 10 : 8) + r));
+            for (std::size_t r = 0; r < 3; ++r)
+                expect_same_bits(row(both, 2 + r), row(second, (again ? 7 : 4) + r));
+            b.roll_back(again ? 10 : 7);
+            drafted.assign(other.begin() + 7, other.begin() + 10);
+        }
+        for (const KvCache::Sequence* one : {&a, &b}) spans.ended(one->id());
+        decoder_->use_spans(nullptr);
+    }
+    EXPECT_EQ(spans.states_, 0u);
 }
 
 }  // namespace

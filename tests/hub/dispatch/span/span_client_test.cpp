@@ -23,17 +23,21 @@ std::vector<float> computed(std::span<const float> x) {
     for (float& value : y) value += 1;
     return y;
 }
-Bytes kv_of(std::span<const SpanSequence> sequences) {
+Bytes kv_of(const SpanOptions& options, std::span<const SpanSequence> sequences) {
     Bytes kv;
-    const auto put = [&](float value) {
+    const auto put = [&](float value, std::uint32_t count = kv_size) {
         const half one = float_to_half(value);
-        for (std::uint32_t i = 0; i < kv_size; ++i)
+        for (std::uint32_t i = 0; i < count; ++i)
             kv.insert(kv.end(), reinterpret_cast<const std::byte*>(&one),
                       reinterpret_cast<const std::byte*>(&one) + sizeof one);
     };
     for (std::uint32_t layer = first_layer; layer < end_layer; ++layer)
         for (const SpanSequence& one : sequences)
             for (std::uint32_t i = 0; i < one.num_rows; ++i) {
+                if (options.is_delta(layer)) {
+                    put(3, options.delta_row_values);
+                    continue;
+                }
                 put(static_cast<float>(one.num_before + i + 1));
                 put(2);
             }
@@ -92,6 +96,7 @@ class SpanClientTest : public testing::Test {
         bytes_[type] += frame.size();
         if (type == FrameType::span_step) ++steps_sent_, ++steps_of_[span];
         if (type == FrameType::span_kv) brought_ += decode_span_kv(frame, limits)->num_rows;
+        if (type == FrameType::span_state) states_.push_back(*decode_span_state(frame, limits));
         if (type != FrameType::span_step || silent_ || span == silent_span_) return;
         const SpanStep asked = *decode_span_step(frame, limits);
         SpanAnswer answer{.step = step,
@@ -100,14 +105,16 @@ class SpanClientTest : public testing::Test {
                           .num_rows = asked.num_rows(),
                           .num_layers = end_layer - first_layer,
                           .kv_size = kv_size,
+                          .row_values = is_recurrent() ? 2 * kv_size + 2 * delta_row_values : 0,
                           .x = computed(asked.x),
-                          .kv = kv_of(asked.sequences)};
+                          .kv = kv_of(options_, asked.sequences)};
         if (lies_next_) ++lies_told_;
         if (lie_in_x_ || span == lying_span_ || std::exchange(lies_next_, false))
             answer.x[3] += 100;
         // The sign and exponent of the first value of a key, or of a value vector.
         if (lie_in_k_) answer.kv[1] = std::byte{0x50};
         if (lie_in_v_) answer.kv[kv_size * sizeof(half) + 1] = std::byte{0x50};
+        if (lie_in_delta_) answer.kv[answer.kv.size() - 1] = std::byte{0x50};
         const bool is_done = verdict_ == SpanVerdict::done;
         const std::uint64_t bytes = is_done ? encode_span_answer(answer, hidden).size() : 0;
         board_->answer(step, now_steady(), std::move(answer), bytes);
@@ -121,10 +128,15 @@ class SpanClientTest : public testing::Test {
             .sequences = rows,
             .num_rows = num_rows,
             .may_leave = may_leave_,
-            .read_kv = [](std::size_t, std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t,
-                          std::span<std::byte> out) {
-                std::fill(out.begin(), out.end(), std::byte{0});
-            }};
+            .read_kv =
+                [](std::size_t, std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t,
+                   std::span<std::byte> out) { std::fill(out.begin(), out.end(), std::byte{0}); },
+            .read_state =
+                [&](std::size_t index, std::uint32_t layer) {
+                    return std::vector<float>(
+                        options_.state_floats,
+                        static_cast<float>(100 * layer + rows[index].num_before));
+                }};
         const auto plan = client.plan(batch);
         if (plan.empty()) return SpanUse::here;
         const PlannedSpan& span = plan.front();
@@ -132,7 +144,7 @@ class SpanClientTest : public testing::Test {
         EXPECT_TRUE(span.use == SpanUse::check || !span.with_own_weights);
         const std::vector<float> x(std::size_t{num_rows} * hidden, 0.5f);
         if (span.use == SpanUse::check)
-            client.submit(span, rows, x)->compare(x, computed(x), kv_of(rows));
+            client.submit(span, rows, x)->compare(x, computed(x), kv_of(options_, rows));
         if (span.use == SpanUse::away) {
             auto answer = client.submit(span, rows, x)->wait({});
             answered_ = answer.ok();
@@ -143,12 +155,21 @@ class SpanClientTest : public testing::Test {
                 }
             if (answer.ok() && answer->x != computed(x)) ++wrong_used_;
             if (answer.ok() && wrong_used_ == 0) {
-                EXPECT_EQ(answer->kv, kv_of(rows));
+                EXPECT_EQ(answer->kv, kv_of(options_, rows));
                 EXPECT_EQ(answer->worker, answered_again_ ? 10 : worker_);
             }
         }
         client.record(span, num_rows, here);
         return span.use;
+    }
+
+    // Two of the three layers have a gated delta rule from here on.
+    static constexpr std::uint32_t delta_row_values = 6;
+    bool is_recurrent() const { return !options_.layer_is_delta.empty(); }
+    void become_recurrent() {
+        options_.layer_is_delta = {0, 0, 0, 1, 1, 0, 0, 0};
+        options_.delta_row_values = delta_row_values;
+        options_.state_floats = 10;
     }
 
     SpanOptions options_;
@@ -163,10 +184,11 @@ class SpanClientTest : public testing::Test {
     bool lies_next_ = false;
     std::atomic<int> steps_sent_ = 0;
     std::uint32_t brought_ = 0;
+    std::vector<SpanState> states_;
     std::string lied_;
     SpanVerdict verdict_ = SpanVerdict::done;
     bool silent_ = false, lie_in_x_ = false, lie_in_k_ = false, lie_in_v_ = false,
-         may_leave_ = true, answered_ = false, answered_again_ = false;
+         lie_in_delta_ = false, may_leave_ = true, answered_ = false, answered_again_ = false;
 };
 
 TEST_F(SpanClientTest, NewHolderIsCheckedThenUsed) {
@@ -184,6 +206,84 @@ TEST_F(SpanClientTest, NewHolderIsCheckedThenUsed) {
     client.ended(5);
     client.ended(6);
     EXPECT_EQ(frames_[FrameType::span_end], 1);
+}
+
+// A worker with recurrent layers that does not follow the text gets the states before the rows, and
+// a copy of a step that the hub computes itself.
+TEST_F(SpanClientTest, HolderGetsStatesOnceAndFollows) {
+    become_recurrent();
+    SpanClient client = make();
+    EXPECT_EQ(step(client, {{5, 0, 6}}), SpanUse::check);
+    EXPECT_EQ(step(client, {{5, 6, 1}}), SpanUse::check);
+    EXPECT_EQ(step(client, {{5, 7, 1}}), SpanUse::away);
+    EXPECT_EQ(step(client, {{5, 8, 6}}), SpanUse::away);
+    // Four of six drafted rows are rolled back: the worker has kept the inputs of these rows.
+    EXPECT_EQ(step(client, {{5, 12, 1}}), SpanUse::away);
+    EXPECT_TRUE(states_.empty());
+
+    // Another sequence begins here, e.g. with a prefix that the hub has kept.
+    EXPECT_EQ(step(client, {{5, 13, 1}, {6, 40, 1}}), SpanUse::check);
+    ASSERT_EQ(states_.size(), 2u);
+    for (std::uint32_t index : {0u, 1u}) {
+        EXPECT_EQ(states_[index].sequence, 6u);
+        EXPECT_EQ(states_[index].num_tokens, 40u);
+        EXPECT_EQ(states_[index].index, index);
+        EXPECT_EQ(states_[index].num_layers, 2u);
+        EXPECT_EQ(states_[index].floats.front(), 100.0f * static_cast<float>(3 + index) + 40);
+    }
+    EXPECT_EQ(brought_, 40u) << "keys and values of the third layer";
+    EXPECT_EQ(step(client, {{5, 14, 1}, {6, 41, 1}}), SpanUse::away);
+    EXPECT_EQ(states_.size(), 2u);
+
+    // After a step with more rows than a worker keeps, it can go on behind them only.
+    EXPECT_EQ(step(client, {{5, 15, 12}}), SpanUse::away);
+    EXPECT_EQ(step(client, {{5, 27, 1}}), SpanUse::away);
+    EXPECT_EQ(states_.size(), 2u);
+    EXPECT_EQ(client.counters().states, 1u);
+    EXPECT_EQ(client.counters().wrong, 0u);
+}
+
+// Until the worker has answered behind its states, it computes copies, so that nobody waits.
+TEST_F(SpanClientTest, NobodyWaitsForStates) {
+    become_recurrent();
+    SpanClient client = make();
+    for (std::uint32_t at = 0; at < 2; ++at) EXPECT_EQ(step(client, {{5, at, 1}}), SpanUse::check);
+    EXPECT_EQ(step(client, {{5, 2, 1}}), SpanUse::away);
+    silent_ = true;  // its answers are on their way
+    for (std::uint32_t at = 40; at < 50; ++at)
+        EXPECT_EQ(step(client, {{6, at, 1}}), SpanUse::check) << at;
+    EXPECT_EQ(states_.size(), 2u) << "the worker follows the text";
+    EXPECT_EQ(client.counters().late, 0u);
+}
+
+// A hub that has no states, or a worker that has room for two sequences.
+TEST_F(SpanClientTest, SequencesBeyondTheStatesStayHere) {
+    become_recurrent();
+    board_->remove(1);
+    board_->add({.id = 1,
+                 .worker = 9,
+                 .first_layer = first_layer,
+                 .end_layer = end_layer,
+                 .num_pages = 4,
+                 .page_tokens = 128,
+                 .rows_max = 4,
+                 .sequences_max = 2});
+    SpanClient client = make();
+    EXPECT_EQ(step(client, {{1, 0, 1}, {2, 0, 1}}), SpanUse::check);
+    EXPECT_EQ(step(client, {{1, 1, 1}, {2, 1, 1}, {3, 0, 1}}), SpanUse::here);
+    client.ended(1);
+    EXPECT_EQ(step(client, {{2, 1, 1}, {3, 0, 1}}), SpanUse::check);
+}
+
+// A lie in the inputs of a recurrence poisons the hub's states.
+TEST_F(SpanClientTest, LieInTheInputsOfARecurrenceIsFound) {
+    become_recurrent();
+    lie_in_delta_ = true;
+    SpanClient client = make();
+    std::uint32_t at = 0;
+    while (lied_.empty() && at < 20) step(client, {{5, at++, 1}});
+    EXPECT_FALSE(lied_.empty());
+    EXPECT_EQ(client.counters().trips, 0u);
 }
 
 TEST_F(SpanClientTest, ProvenHolderIsCheckedWithTheHubsWeights) {
@@ -380,7 +480,7 @@ TEST_F(SpanClientTest, BytesOfATokenFollowTheFormula) {
     const auto after = client.counters();
     const std::uint64_t up = after.step_bytes - before.step_bytes,
                         down = after.answer_bytes - before.answer_bytes;
-    EXPECT_EQ(down, 10 * span_answer_bytes(hidden, 1, end_layer - first_layer, kv_size));
+    EXPECT_EQ(down, 10 * span_answer_bytes(hidden, 1, (end_layer - first_layer) * 2 * kv_size));
     EXPECT_EQ(after.step_bytes, bytes_[FrameType::span_step]);
     EXPECT_EQ(after.step_rows, 13u);
     EXPECT_EQ(after.answer_rows, 13u);

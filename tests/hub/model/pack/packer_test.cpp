@@ -419,8 +419,8 @@ TEST_F(PackerTest, SynthMakesThePackageOfItsShapeTwice) {
 
 TEST_F(PackerTest, SynthShapesAreWholeAndCanBeShortened) {
     for (const char* shape :
-         {"bench-moe", "qwen3-30b-a3b", "paper", "tiny", "many-experts", "demo", "gpt-oss-20b",
-          "glm-4.5-air", "qwen3-next-80b-a3b", "qwen3.6-35b-a3b", "qwen3-0.6b"}) {
+         {"bench-moe", "qwen3-30b-a3b", "paper", "tiny", "many-experts", "demo", "tiny-hybrid",
+          "gpt-oss-20b", "glm-4.5-air", "qwen3-next-80b-a3b", "qwen3.6-35b-a3b", "qwen3-0.6b"}) {
         const auto config = synth_shape(shape);
         ASSERT_TRUE(config.ok()) << shape;
         EXPECT_TRUE(parse_model_config(to_json(*config)).ok()) << shape;
