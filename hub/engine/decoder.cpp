@@ -74,7 +74,7 @@ struct Decoder::State {
     Duration usual_round{};
     const DecoderAttention attention{config, weights, ropes, threads, trace_row};
     DecoderDeltaNet delta_net{config, weights, threads, trace_row};
-    SpanSteps spans{config, &delta_net};
+    SpanSteps spans{config, nullptr, &delta_net};
 
     Result<std::vector<SequenceRow>> rows_of(std::span<const StepRows> batch) const;
     void embed(MicroBatch& batch);

@@ -1,10 +1,10 @@
 // The engine's interface to workers that compute several consecutive layers whole (spans). At the
-// first layer of a span the decoder sends rows of the residual stream, and it continues with the
-// answer behind the last one. The keys and values that the rows add are part of the answer, and are
-// stored in the hub's own pages. Of a layer with a gated delta rule, the inputs of its recurrence
-// are part of the answer, and the hub's own state moves on with them. A span that is late, lost or
-// wrong therefore costs time only: the decoder computes its layers itself, from the rows that it
-// sent.
+// first layer of a span the decoder, or the hub's GPU, sends rows of the residual stream, and it
+// continues with the answer behind the last one. The keys and values that the rows add are part of
+// the answer, and are stored in the hub's own pages. Of a layer with a gated delta rule, the inputs
+// of its recurrence are part of the answer, and the hub's own state moves on with them. A span that
+// is late, lost or wrong therefore costs time only: the decoder computes its layers itself, from
+// the rows that it sent.
 //   8 layers, span [2, 7): layers 0 and 1 here, one trip, layer 7 here
 // The implementation is SpanClient (hub/dispatch/span/span_client.h). All calls are made on the
 // engine's thread.

@@ -37,18 +37,17 @@ void SpanSteps::with_batch(std::span<const SequenceRow> rows, bool may_leave,
         firsts.push_back(&rows[row]);
         row += one.num_rows;
     }
-    const std::size_t row_bytes = sizeof(half) * 2 * config_.num_kv_heads * config_.head_dim;
     use({.sequences = sequences,
          .num_rows = static_cast<std::uint32_t>(rows.size()),
          .may_leave = may_leave,
          .read_kv =
              [&](std::size_t index, std::uint32_t first_layer, std::uint32_t end_layer,
                  std::uint32_t first, std::uint32_t count, std::span<std::byte> out) {
-                 std::byte* to = out.data();
-                 for (std::uint32_t layer = first_layer; layer < end_layer; ++layer)
-                     for (std::uint32_t i = 0; config_.has_keys(layer) && i < count;
-                          ++i, to += row_bytes)
-                         read_kv(*firsts[index], layer, first + i, to);
+                 std::vector<SequenceRow> stored(count, {firsts[index]->kv});
+                 for (std::uint32_t i = 0; i < count; ++i) stored[i].position = first + i;
+                 // A device that is lost here is lost for the rest of the step, too.
+                 if (!read_kv_of(stored, first_layer, end_layer, out).ok())
+                     std::fill(out.begin(), out.end(), std::byte{0});
              },
          .read_state =
              [&](std::size_t index, std::uint32_t layer) {
@@ -80,6 +79,40 @@ void SpanSteps::read_kv(const SequenceRow& row, std::uint32_t layer, std::uint32
     }
     halves_of_floats(row.kv->k(layer, position).data(), size, out);
     halves_of_floats(row.kv->v(layer, position).data(), size, out + size * sizeof(half));
+}
+
+// Copies the keys and values of rows, for those of the layers that have them.
+Status SpanSteps::read_kv_of(std::span<const SequenceRow> rows, std::uint32_t first_layer,
+                             std::uint32_t end_layer, std::span<std::byte> out) const {
+    if (store_ != nullptr) return store_->read(rows, first_layer, end_layer, out);
+    std::byte* to = out.data();
+    for (std::uint32_t layer = first_layer; layer < end_layer; ++layer)
+        for (std::size_t i = 0; config_.has_keys(layer) && i < rows.size(); ++i) {
+            read_kv(rows[i], layer, rows[i].position, to);
+            to += kept_bytes(layer);
+        }
+    return {};
+}
+
+// Returns what the layers of a span that were computed here keep of the rows of a micro-batch.
+Result<Bytes> SpanSteps::kept_here(Part& part, const PlannedSpan& span,
+                                   std::span<const SequenceRow> rows) const {
+    Bytes kv;
+    for (std::uint32_t layer = span.first_layer; layer < span.end_layer;) {
+        if (!config_.has_keys(layer)) {
+            const Bytes& kept = part.kept[layer++];
+            kv.insert(kv.end(), kept.begin(), kept.end());
+            continue;
+        }
+        std::uint32_t end = layer;
+        while (end < span.end_layer && config_.has_keys(end)) ++end;
+        const std::size_t at = kv.size();
+        kv.resize(at + (end - layer) * rows.size() * kept_bytes(layer));
+        MOEX_TRY(read_kv_of(rows, layer, end, std::span(kv).subspan(at)));
+        layer = end;
+    }
+    part.kept.clear();
+    return kv;
 }
 
 // Returns the bytes that a layer keeps of a row.
@@ -150,9 +183,9 @@ bool SpanSteps::ends(std::size_t part, std::uint32_t layer) const {
     return !plan_.empty() && parts_[part].round && parts_[part].span->end_layer == layer;
 }
 
-void SpanSteps::store(const SpanResult& answer, const PlannedSpan& span,
-                      std::span<const SequenceRow> rows, StepResult& result,
-                      std::size_t first_row) const {
+Status SpanSteps::store(const SpanResult& answer, const PlannedSpan& span,
+                        std::span<const SequenceRow> rows) const {
+    if (store_ != nullptr) return store_->write(rows, span.first_layer, span.end_layer, answer.kv);
     const std::size_t size = std::size_t{config_.num_kv_heads} * config_.head_dim;
     std::vector<float> k(size), v(size);
     const std::byte* from = answer.kv.data();
@@ -170,10 +203,14 @@ void SpanSteps::store(const SpanResult& answer, const PlannedSpan& span,
             from += 2 * size * sizeof(half);
         }
     }
+    return {};
+}
 
+void SpanSteps::count(const SpanResult& answer, const PlannedSpan& span, std::size_t num_rows,
+                      StepResult& result, std::size_t first_row) const {
     const auto pairs = static_cast<std::uint16_t>(
         std::min<std::uint32_t>(config_.top_k * (span.end_layer - span.first_layer), 0xffff));
-    for (std::size_t r = first_row; r < first_row + rows.size(); ++r) {
+    for (std::size_t r = first_row; r < first_row + num_rows; ++r) {
         result.rows[r].pairs_remote += pairs;
         if (answer.proven) result.rows[r].pairs_proven += pairs;
         std::vector<std::uint64_t>& workers = result.row_workers[r];
@@ -191,18 +228,7 @@ Result<std::optional<SpanSteps::Layers>> SpanSteps::come_back(
     const PlannedSpan& span = *std::exchange(mine.span, nullptr);
     std::unique_ptr<SpanRound> round = std::move(mine.round);
     if (span.use == SpanUse::check) {
-        Bytes kv;
-        for (std::uint32_t l = span.first_layer; l < span.end_layer; ++l) {
-            if (!config_.has_keys(l)) {
-                kv.insert(kv.end(), mine.kept[l].begin(), mine.kept[l].end());
-                continue;
-            }
-            for (const SequenceRow& row : rows) {
-                kv.resize(kv.size() + kept_bytes(l));
-                read_kv(row, l, row.position, kv.data() + kv.size() - kept_bytes(l));
-            }
-        }
-        mine.kept.clear();
+        MOEX_ASSIGN(kv, kept_here(mine, span, rows));
         round->compare(mine.sent, x, std::move(kv));
         return std::optional<Layers>{};
     }
@@ -221,7 +247,8 @@ Result<std::optional<SpanSteps::Layers>> SpanSteps::come_back(
     }
 
     std::copy(answer->x.begin(), answer->x.end(), x.begin());
-    store(*answer, span, rows, result, first_row);
+    MOEX_TRY(store(*answer, span, rows));
+    count(*answer, span, rows.size(), result, first_row);
     const bool is_last = std::none_of(parts_.begin(), parts_.end(),
                                       [](const Part& one) { return one.round != nullptr; });
     if (is_last && timed_whole_ && timed_ == &span)

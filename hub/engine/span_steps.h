@@ -1,6 +1,6 @@
-// The spans of one step of the decoder: which rows are at a worker, and what their answers add to
-// the residual stream and to the cache. The decoder asks at each layer of each micro-batch.
-// Owner: a decoder.
+// The spans of one step: which rows are at a worker, and what their answers add to the residual
+// stream and to the cache. The device that computes the step asks at each layer of each
+// micro-batch. Owner: the hub's decoder, or its GPU.
 #pragma once
 
 #include <functional>
@@ -19,15 +19,31 @@
 
 namespace moex {
 
+// The keys and values of a device that stores them itself (KvCacheOptions::mover).
+class SpanKvStore {
+  public:
+    virtual ~SpanKvStore() = default;
+    // Copy the keys and values of `rows` out of the device and into it, for the layers
+    // [first_layer, end_layer): f16 [layers, rows, key then value, kv_size]. Error: device_lost.
+    virtual Status read(std::span<const SequenceRow> rows, std::uint32_t first_layer,
+                        std::uint32_t end_layer, std::span<std::byte> out) = 0;
+    virtual Status write(std::span<const SequenceRow> rows, std::uint32_t first_layer,
+                         std::uint32_t end_layer, ByteView kv) = 0;
+};
+
 class SpanSteps {
   public:
+    // `store` outlives this object; null: the KvCache of the rows stores keys and values.
     // `delta_net` computes the gated delta rules of the same decoder, and outlives this object;
     // null for a device whose models have none.
-    explicit SpanSteps(const ModelConfig& config, DecoderDeltaNet* delta_net = nullptr)
+    explicit SpanSteps(const ModelConfig& config, SpanKvStore* store = nullptr,
+                       DecoderDeltaNet* delta_net = nullptr)
         : config_(config),
+          store_(store),
           delta_net_(delta_net) {}
     // `backend` outlives this object; null: no spans.
     void use(SpanBackend* backend) { backend_ = backend; }
+    bool is_on() const { return backend_ != nullptr; }
 
     // Plans the spans of a step. `num_parts` micro-batches follow. A step with rows that may not
     // leave the hub has no spans.
@@ -87,10 +103,17 @@ class SpanSteps {
     void read_kv(const SequenceRow& row, std::uint32_t layer, std::uint32_t position,
                  std::byte* out) const;
     std::size_t kept_bytes(std::uint32_t layer) const;
-    void store(const SpanResult& answer, const PlannedSpan& span, std::span<const SequenceRow> rows,
+    Status read_kv_of(std::span<const SequenceRow> rows, std::uint32_t first_layer,
+                      std::uint32_t end_layer, std::span<std::byte> out) const;
+    Result<Bytes> kept_here(Part& part, const PlannedSpan& span,
+                            std::span<const SequenceRow> rows) const;
+    Status store(const SpanResult& answer, const PlannedSpan& span,
+                 std::span<const SequenceRow> rows) const;
+    void count(const SpanResult& answer, const PlannedSpan& span, std::size_t num_rows,
                StepResult& result, std::size_t first_row) const;
 
     const ModelConfig& config_;
+    SpanKvStore* const store_;
     DecoderDeltaNet* const delta_net_;
     SpanBackend* backend_ = nullptr;
     std::vector<PlannedSpan> plan_;

@@ -14,6 +14,9 @@ const request = {
 // smallest margin of this greedy text is 0.05 (native_workers.test.mjs). So the texts are equal.
 const exact = ["--arithmetic", "exact", "--speculative", "off", "--timeout-ms", "60000", "--round-deadline-s", "300"];
 
+// The hub's steps run on the first Vulkan device.
+const onGpu = ["--gpu", "0"];
+
 // Resolves to {url, join} of the hub behind a line with a round trip time of 20 ms. One trip for five layers is then
 // faster than five, however busy this machine is.
 async function farFrom(t, hub) {
@@ -48,6 +51,34 @@ const isLate = ({ first_layer }) => first_layer > 2;
 const first = ({ spans }) => spans.held.filter((one) => !isLate(one));
 const second = ({ spans }) => spans.held.filter(isLate);
 const isUsed = ({ used }) => used;
+
+// Returns a function that asks, and disturbs the holder of some layers in the midst of the answer, whose text is `text`
+// all the same. It resolves to the disturbed worker.
+function disturbing(hub, workers, text) {
+  return async (what, layers, disturb) => {
+    await asked(hub, `a trip before "${what}"`, (status) => layers(status).some(isUsed));
+    const { spans: before } = await hub.status();
+    let worker = null, longest = 0, last = 0;
+    const answer = await chat(hub, request, async (count) => {
+      if (worker) longest = Math.max(longest, performance.now() - last);
+      last = performance.now();
+      if (count < 6 || worker) return;
+      const status = await hub.status();
+      const holder = layers(status).find(isUsed) ?? layers(status)[0];
+      worker = workers[status.workers.find(({ id }) => id === holder.worker).nickname];
+      disturb(worker);
+      last = performance.now();
+    });
+    console.log(`${what}: longest pause ${(longest / 1000).toFixed(3)} s`);
+    assert.equal(answer.error, null, what);
+    assert.equal(answer.text, text, what);
+    const { spans: now } = await hub.status();
+    assert.equal(now.lies, 0, what);
+    console.log(`${what}: ${now.late - before.late} late steps, ${now.failed - before.failed} lost, `
+      + `${now.kv_rows - before.kv_rows} rows of keys and values sent`);
+    return worker;
+  };
+}
 
 // Starts a swarm of four workers: `experts` holds experts only, `one` and `other` the same layers whole, `last` those
 // behind them, at least two: a span of one layer takes as many trips as the round of its experts, and is used by
@@ -84,31 +115,7 @@ test("a holder that stops, breaks, leaves or is killed changes no text", { timeo
     assert.ok(first_layer >= 2 && end_layer <= 7, "the hub computes the first two layers and the last one");
   assert.equal((await chat(hub, request)).text, here.text);
 
-  // Asks, and disturbs the holder of some layers in the midst of the answer. Resolves to the disturbed worker.
-  const disturbed = async (what, layers, disturb) => {
-    await asked(hub, `a trip before "${what}"`, (status) => layers(status).some(isUsed));
-    const { spans: before } = await hub.status();
-    let worker = null, longest = 0, last = 0;
-    const answer = await chat(hub, request, async (count) => {
-      if (worker) longest = Math.max(longest, performance.now() - last);
-      last = performance.now();
-      if (count < 6 || worker) return;
-      const status = await hub.status();
-      const holder = layers(status).find(isUsed) ?? layers(status)[0];
-      worker = workers[status.workers.find(({ id }) => id === holder.worker).nickname];
-      disturb(worker);
-      last = performance.now();
-    });
-    console.log(`${what}: longest pause ${(longest / 1000).toFixed(3)} s`);
-    assert.equal(answer.error, null, what);
-    assert.equal(answer.text, here.text, what);
-    const { spans: now } = await hub.status();
-    assert.equal(now.lies, 0, what);
-    console.log(`${what}: ${now.late - before.late} late steps, ${now.failed - before.failed} lost, `
-      + `${now.kv_rows - before.kv_rows} rows of keys and values sent`);
-    return worker;
-  };
-
+  const disturbed = disturbing(hub, workers, here.text);
   const stopped = await disturbed("SIGSTOP", first, (worker) => worker.child.kill("SIGSTOP"));
   stopped.child.kill("SIGCONT");
   await asked(hub, "two holders", (status) => first(status).length === 2);
@@ -124,12 +131,44 @@ test("a holder that stops, breaks, leaves or is killed changes no text", { timeo
   assert.equal(last.held.length, 1);
 });
 
-test("a hub with experts of its own layers takes one trip a token", { timeout: 300_000 }, async (t) => {
-  const alone = await Hub.start([...exact, "--backend", "local"]);
+test("a hub on a GPU sends layers away, and a killed holder fails no answer", { timeout: 300_000 }, async (t) => {
+  const hub = await Hub.start([...exact, ...onGpu, "--local-fallback", "off", "--spans", "auto"]);
+  t.after(() => hub.remove());
+  assert.match(hub.child.printed, /attention, routers and LM head on a GPU/);
+  const far = await farFrom(t, hub);
+  const workers = {};
+  workers.experts = await start(t, far, ["--nickname", "experts", "--backend", "cpu", "--arithmetic", "exact"]);
+  const here = await chat(hub, request);
+  assert.equal(here.error, null);
+  workers.whole = await start(t, far, ["--nickname", "whole", "--budget-mb", "64"]);
+
+  const { spans: { held, trips } } = await asked(hub, "a trip", (status) => first(status).some(isUsed));
+  assert.deepEqual(held.map(({ first_layer, end_layer }) => [first_layer, end_layer]), [[2, 7]]);
+  assert.equal((await chat(hub, { ...request, moex: { spans: "off" } })).text, here.text);
+  assert.equal((await hub.status()).spans.trips, trips, "an answer that may not leave in a span takes no trip");
+  assert.equal((await chat(hub, request)).text, here.text);
+  const { spans } = await hub.status();
+  assert.ok(spans.trips > trips && spans.checks > 0 && spans.lies === 0, JSON.stringify(spans));
+
+  const disturbed = disturbing(hub, workers, here.text);
+  const stopped = await disturbed("SIGSTOP", first, (worker) => worker.child.kill("SIGSTOP"));
+  stopped.child.kill("SIGCONT");
+  await disturbed("SIGKILL", first, (worker) => worker.child.kill("SIGKILL"));
+  // The next holder gets keys and values from the pages of the hub's GPU.
+  const { spans: before } = await hub.status();
+  workers.next = await start(t, far, ["--nickname", "next", "--budget-mb", "64"]);
+  await asked(hub, "a trip through the next holder", (status) => first(status).some(isUsed));
+  assert.equal((await chat(hub, request)).text, here.text);
+  assert.equal((await hub.status()).spans.lies, before.lies);
+});
+
+for (const on of [[], onGpu]) test(`a hub with experts of its own layers takes one trip a token ${on.join(" ")}`,
+  { timeout: 300_000 }, async (t) => {
+  const alone = await Hub.start([...exact, ...on, "--backend", "local"]);
   t.after(() => alone.remove());
   const { text } = await chat(alone, request);
 
-  const hub = await Hub.start([...exact, "--own-layers", "3", "--local-fallback", "off", "--spans", "auto"]);
+  const hub = await Hub.start([...exact, ...on, "--own-layers", "3", "--local-fallback", "off", "--spans", "auto"]);
   t.after(() => hub.remove());
   await start(t, await farFrom(t, hub), ["--budget-mb", "64"]);
   const { coverage, spans } = await asked(hub, "a span", (status) => first(status).some(isUsed));

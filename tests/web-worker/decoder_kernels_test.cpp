@@ -14,6 +14,7 @@
 #include "tests/web-worker/decoder_twins.h"
 #include "web-worker/decoder/decoder_memory.h"
 #include "web-worker/decoder/decoder_model.h"
+#include "web-worker/decoder/kv_rows.h"
 #include "web-worker/decoder/step_rows.h"
 #include "web-worker/gpu/kernel_source.h"
 #include "web-worker/gpu/vulkan/vulkan_device.h"
@@ -748,6 +749,71 @@ TEST_P(AttentionKernelsTest, AttentionOverPagesAgreesWithDouble) {
             EXPECT_LE(normalized_rms_error(mine, test::attend(q, k, v)),
                       GetParam() == KvKind::f16 ? 1e-3 : 1e-5)
                 << "row " << row << " head " << head;
+        }
+}
+
+// Returns the values that a cache of f32 or f16 has for one token of one head, by the layout of
+// kv_rows.h.
+Floats values_of_page(KvKind kind, std::uint32_t head_dim, std::span<const std::uint32_t> page,
+                      std::uint32_t kv_heads, std::size_t head_at) {
+    Words rows(page.size());
+    rows_of_gpu_page({kind, 1, kv_heads, head_dim}, std::as_bytes(page),
+                     std::as_writable_bytes(std::span(rows)));
+    const std::size_t first = head_at * head_dim;
+    if (kind == KvKind::f32) return floats_of(std::span(rows).subspan(first, head_dim));
+    Floats values;
+    for (std::size_t i = first; i < first + head_dim; ++i)
+        values.push_back(half_to_float(static_cast<half>(rows[i / 2] >> 16 * (i % 2))));
+    return values;
+}
+
+// Writes rows of f16 into two pages of the cache, the second page first, and reads them back.
+TEST_P(AttentionKernelsTest, CopiedRowsAreThoseOfTheCache) {
+    constexpr std::uint32_t kv_heads = 2, head_dim = 36, pages = 2, slots = 2 * kv_heads;
+    const std::uint32_t positions[] = {5, 127, 130};
+    std::vector<StepRow> rows;
+    for (const std::uint32_t position : positions) rows.push_back({0, position, 1});
+    const Words page_table = {9, 1, 0};
+    std::vector<half> halves;
+    for (const float value : random_floats(rows.size() * slots * head_dim, 17))
+        halves.push_back(float_to_half(value));
+    Words copied(halves.size() / 2);
+    std::memcpy(copied.data(), halves.data(), halves.size() * sizeof(half));
+
+    const std::vector<gpu::KernelConstant> constants = {{"num_kv_heads", kv_heads},
+                                                        {"head_dim", head_dim}};
+    const std::size_t page_words = slots * kv_page_tokens * head_words(head_dim);
+    const Words cache = run("kv_scatter" + suffix(), constants,
+                            {rows_buffer(rows), page_table, Words(pages * page_words), copied},
+                            {slots, 3, 1})[2];
+    const Words back = run("kv_gather" + suffix(), constants,
+                           {rows_buffer(rows), page_table, cache, Words(copied.size())},
+                           {slots, 3, 1})[3];
+    const auto used = static_cast<std::size_t>(
+        std::count_if(cache.begin(), cache.end(), [](std::uint32_t word) { return word != 0; }));
+    EXPECT_LE(used, 3 * slots * head_words(head_dim)) << "other rows were written";
+    if (GetParam() != KvKind::u8) EXPECT_EQ(back, copied);
+
+    for (std::uint32_t row = 0; row < 3; ++row)
+        for (std::uint32_t slot = 0; slot < slots; ++slot) {
+            const std::uint32_t page = page_table[1 + positions[row] / kv_page_tokens],
+                                token = positions[row] % kv_page_tokens;
+            Floats wanted, read;
+            for (std::size_t at = (row * slots + slot) * head_dim; wanted.size() < head_dim; ++at) {
+                wanted.push_back(half_to_float(halves[at]));
+                read.push_back(half_to_float(static_cast<half>(back[at / 2] >> 16 * (at % 2))));
+            }
+            if (GetParam() != KvKind::u8) {
+                const auto words = std::span(cache).subspan(page * page_words, page_words);
+                EXPECT_EQ(values_of_page(GetParam(), head_dim, words, kv_heads,
+                                         slot * kv_page_tokens + token),
+                          wanted);
+                continue;
+            }
+            Floats held = checked_codes(stored_head(cache, kv_heads, head_dim, page, slot, token),
+                                        {wanted.begin(), wanted.end()});
+            for (float& value : held) value = half_to_float(float_to_half(value));
+            EXPECT_EQ(read, held);
         }
 }
 

@@ -134,7 +134,8 @@ DecoderMemory::Needs DecoderMemory::needs_of(const DecoderModel& model, const De
                                                 expert_dtype_of(model.ffn_kind(layer)))
                                  .size_bytes;
     }
-    if (model.is_span) bytes.step += span_kv_at(model, model.num_layers, rows);
+    if (model.is_span || sizes.sends_layers)
+        bytes.step += span_kv_at(model, model.num_layers, rows);
     bytes.step +=
         sizes.part_slots * part_slot_bytes(model) + word * sizes.logit_rows * model.vocab_size +
         likeliest_bytes(model, sizes) +
@@ -298,10 +299,15 @@ class MemoryBuilder {
         MOEX_TRY(make(memory_.shared_intermediate, word * rows * shared_inner_size(model_),
                       "intermediate of shared experts"));
 
-        if (model_.is_span)
+        if (model_.is_span || sizes_.sends_layers)
             MOEX_TRY(make(memory_.span_kv,
                           DecoderMemory::span_kv_at(model_, model_.num_layers, rows),
                           "keys and values of rows"));
+        if (sizes_.sends_layers) {
+            MOEX_TRY(make(memory_.copied_rows, word * step_header_words + sizeof(StepRow) * rows,
+                          "copied rows"));
+            MOEX_TRY(make(memory_.copied_pages, word * sizes_.table_entries, "their page tables"));
+        }
         for (std::uint32_t index = 0; index < model_.num_layers; ++index)
             MOEX_TRY(make_memory_of_sequences(index));
         return fill_tables();

@@ -29,6 +29,7 @@ struct DecoderSizes {
     bool spread = false;              // GpuDecoderOptions
     bool likeliest = false;           // true: make buffers to find the likeliest tokens
     bool reads_rows = false;          // true: rows after the final norm may be read
+    bool sends_layers = false;        // true: others may compute layers whole
     std::uint32_t ring_ids = 0;       // limit of chosen tokens that the host has not read
     std::uint64_t binding_bytes = 0;  // size limit of a kernel's binding
     // Size limit of the buffer for a part of a table, or for an arena of experts.
@@ -129,9 +130,12 @@ class DecoderMemory {
     std::vector<Shard> embeddings, head;
     gpu::Binding final_norm, no_bias;
     std::vector<Lane> lanes;
-    // In a span: keys and values of a step's rows as they are copied out of the cache and into it,
-    // and inputs of gated delta rules. span_kv_at() says where each layer begins.
+    // In a span or for others' layers: keys and values of a step's rows as they are copied out of
+    // the cache and into it, and inputs of gated delta rules. span_kv_at() says where each layer
+    // begins.
     gpu::BufferId span_kv;
+    // The rows of such copies for others' layers, and their page tables.
+    gpu::BufferId copied_rows, copied_pages;
     gpu::BufferId ids, best, logits, y, y_transposed, qkv, q, parts, peaks, attended, likeliest,
         router_logits, routes, dense_routes, shared_routes, tiles, intermediate,
         shared_intermediate, cos_sin;

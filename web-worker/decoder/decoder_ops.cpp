@@ -68,6 +68,7 @@ DecoderOps::DecoderOps(gpu::Device& device, const DecoderModel& model, const Dec
     }
     add_tables(addends);
     if (sizes.likeliest) add_likeliest();
+    if (sizes.sends_layers && lane == 0) add_kv_copies(memory.copied_rows, memory.copied_pages);
 }
 
 DecoderOps::~DecoderOps() {
@@ -136,6 +137,7 @@ void DecoderOps::add_layer(std::uint32_t index, Addends addends) {
     Layer& layer = layers_[index];
     const DecoderMemory::Layer& memory = memory_.layers[index];
     layer.input_norm = add_norm(memory.input_norm, addends, false);
+    if (sizes_.sends_layers) layer.input_norm_whole = add_norm(memory.input_norm, {0}, false);
     if (model_.is_delta(index))
         add_delta_rule(index, layer);
     else
@@ -414,21 +416,26 @@ void DecoderOps::add_tables(Addends addends) {
 void DecoderOps::add_span(Addends addends) {
     // Only the addition of this norm is used; its output is not read.
     final_norm_ = add_norm(memory_.final_norm, addends, false);
+    add_kv_copies(lane_.rows, lane_.page_table);
+}
+
+void DecoderOps::add_kv_copies(gpu::BufferId rows, gpu::BufferId page_table) {
     for (std::uint32_t index = 0; index < model_.num_layers; ++index) {
         const gpu::Binding kept = {memory_.span_kv,
                                    DecoderMemory::span_kv_at(model_, index, sizes_.rows)};
         if (model_.is_delta(index)) {
-            layers_[index].delta_kept = add("delta_kept",
-                                            {{"channels", model_.delta_channels()},
-                                             {"value_heads", model_.delta_value_heads},
-                                             {"input_stride", model_.mixer_rows(index)}},
-                                            {{memory_.qkv}, {memory_.delta_gates}, kept});
+            if (model_.is_span)
+                layers_[index].delta_kept = add("delta_kept",
+                                                {{"channels", model_.delta_channels()},
+                                                 {"value_heads", model_.delta_value_heads},
+                                                 {"input_stride", model_.mixer_rows(index)}},
+                                                {{memory_.qkv}, {memory_.delta_gates}, kept});
             continue;
         }
         const auto add_copy = [&](const char* kernel) {
-            return add(kernel,
+            return add(kv_kernel(kernel, sizes_.kv_kind),
                        {{"num_kv_heads", model_.num_kv_heads}, {"head_dim", model_.head_dim}},
-                       {{lane_.rows}, {lane_.page_table}, {memory_.layers[index].kv}, kept});
+                       {{rows}, {page_table}, {memory_.layers[index].kv}, kept});
         };
         layers_[index].kv_gather = add_copy("kv_gather");
         layers_[index].kv_scatter = add_copy("kv_scatter");
@@ -440,21 +447,29 @@ void DecoderOps::append_end_of_span(std::vector<gpu::Command>& commands,
     append(commands, *final_norm_, 1, num_rows);
 }
 
-void DecoderOps::append_kv_gather(std::vector<gpu::Command>& commands,
-                                  std::uint32_t num_rows) const {
-    bool is_first = true;
-    for (const Layer& layer : layers_)
-        if (layer.kv_gather != nullptr)
-            append(commands, *layer.kv_gather, 2 * model_.num_kv_heads, num_rows, 1,
-                   !std::exchange(is_first, false));
+void DecoderOps::append_addition(std::vector<gpu::Command>& commands, std::uint32_t index,
+                                 std::uint32_t num_rows, bool is_whole) const {
+    if (!is_whole) append(commands, *layers_[index].input_norm, 1, num_rows);
 }
 
-void DecoderOps::append_kv_scatter(std::vector<gpu::Command>& commands,
-                                   std::uint32_t num_rows) const {
+void DecoderOps::append_kv_gather(std::vector<gpu::Command>& commands, std::uint32_t num_rows,
+                                  std::uint32_t first_layer, std::uint32_t end_layer) const {
+    append_kv_copies(commands, &Layer::kv_gather, num_rows, first_layer, end_layer);
+}
+
+void DecoderOps::append_kv_scatter(std::vector<gpu::Command>& commands, std::uint32_t num_rows,
+                                   std::uint32_t first_layer, std::uint32_t end_layer) const {
+    append_kv_copies(commands, &Layer::kv_scatter, num_rows, first_layer, end_layer);
+}
+
+// Appends the copies of those layers that have keys and values.
+void DecoderOps::append_kv_copies(std::vector<gpu::Command>& commands, const Op* Layer::*copy,
+                                  std::uint32_t num_rows, std::uint32_t first_layer,
+                                  std::uint32_t end_layer) const {
     bool is_first = true;
-    for (const Layer& layer : layers_)
-        if (layer.kv_scatter != nullptr)
-            append(commands, *layer.kv_scatter, 2 * model_.num_kv_heads, num_rows, 1,
+    for (std::uint32_t layer = first_layer; layer < end_layer; ++layer)
+        if (layers_[layer].*copy != nullptr)
+            append(commands, *(layers_[layer].*copy), 2 * model_.num_kv_heads, num_rows, 1,
                    !std::exchange(is_first, false));
 }
 
@@ -528,10 +543,15 @@ void DecoderOps::append(std::vector<gpu::Command>& commands, const Product& prod
                same_stage);
 }
 
+void DecoderOps::append_input_norm(std::vector<gpu::Command>& commands, const Layer& layer,
+                                   std::uint32_t num_rows, bool is_whole) const {
+    append(commands, is_whole ? *layer.input_norm_whole : *layer.input_norm, 1, num_rows);
+}
+
 void DecoderOps::append_attention_begin(std::vector<gpu::Command>& commands, std::uint32_t index,
-                                        std::uint32_t num_rows) const {
+                                        std::uint32_t num_rows, bool is_whole) const {
     const Layer& layer = layers_[index];
-    append(commands, *layer.input_norm, 1, num_rows);
+    append_input_norm(commands, layer, num_rows, is_whole);
     append(commands, layer.qkv, num_rows);
     append(commands, *layer.rope, model_.num_heads + 2 * model_.num_kv_heads, num_rows);
 }
@@ -559,8 +579,9 @@ void DecoderOps::append_attention_end(std::vector<gpu::Command>& commands, std::
 }
 
 void DecoderOps::append_delta_rule(std::vector<gpu::Command>& commands, const Layer& layer,
-                                   std::uint32_t num_rows, std::uint32_t num_runs) const {
-    append(commands, *layer.input_norm, 1, num_rows);
+                                   std::uint32_t num_rows, std::uint32_t num_runs,
+                                   bool is_whole) const {
+    append_input_norm(commands, layer, num_rows, is_whole);
     append(commands, layer.qkv, num_rows);
     append(commands, layer.delta_gates, num_rows, true);
     if (layer.delta_kept != nullptr)
@@ -582,12 +603,12 @@ void DecoderOps::append_delta_rule(std::vector<gpu::Command>& commands, const La
 
 void DecoderOps::append_layer(std::vector<gpu::Command>& commands, std::uint32_t index,
                               std::uint32_t num_rows, std::uint32_t num_pages,
-                              std::uint32_t num_runs) const {
+                              std::uint32_t num_runs, bool is_whole) const {
     if (model_.is_delta(index)) {
-        append_delta_rule(commands, layers_[index], num_rows, num_runs);
+        append_delta_rule(commands, layers_[index], num_rows, num_runs, is_whole);
         return append_ffn(commands, index, num_rows);
     }
-    append_attention_begin(commands, index, num_rows);
+    append_attention_begin(commands, index, num_rows, is_whole);
     append_attend(commands, index, num_rows, num_pages);
     append_attention_end(commands, index, num_rows);
 }

@@ -44,9 +44,10 @@ class DecoderOps {
     void append_embed(std::vector<gpu::Command>& commands, std::uint32_t num_rows) const;
     void append_shared(std::vector<gpu::Command>& commands, std::uint32_t index,
                        std::uint32_t num_rows) const;
+    // With `is_whole` the rows have the output of the block before already.
     void append_layer(std::vector<gpu::Command>& commands, std::uint32_t index,
-                      std::uint32_t num_rows, std::uint32_t num_pages,
-                      std::uint32_t num_runs = 1) const;
+                      std::uint32_t num_rows, std::uint32_t num_pages, std::uint32_t num_runs = 1,
+                      bool is_whole = false) const;
     void append_head(std::vector<gpu::Command>& commands, std::uint32_t num_logits,
                      bool is_normed = false) const;
     // Appends the final norm of all rows, to `y`, for a caller that reads them. The head then
@@ -56,7 +57,7 @@ class DecoderOps {
     // over the pages that the page table names; all that follows. The second part may be repeated
     // for other pages.
     void append_attention_begin(std::vector<gpu::Command>& commands, std::uint32_t index,
-                                std::uint32_t num_rows) const;
+                                std::uint32_t num_rows, bool is_whole = false) const;
     void append_attend(std::vector<gpu::Command>& commands, std::uint32_t index,
                        std::uint32_t num_rows, std::uint32_t num_pages) const;
     void append_attention_end(std::vector<gpu::Command>& commands, std::uint32_t index,
@@ -65,11 +66,18 @@ class DecoderOps {
     // lists are stored one after the other from likeliest_at() on.
     void append_likeliest(std::vector<gpu::Command>& commands, std::uint32_t num_rows) const;
     std::uint64_t likeliest_at() const { return likeliest_at_; }
-    // In a span: appends the last addition to the residual stream, or the copies of the rows' keys
-    // and values between the cache and the buffer `span_kv`.
+    // In a span: appends the last addition to the residual stream. Where others may compute layers
+    // whole: appends the addition before layer `index`, unless the rows have it already.
     void append_end_of_span(std::vector<gpu::Command>& commands, std::uint32_t num_rows) const;
-    void append_kv_gather(std::vector<gpu::Command>& commands, std::uint32_t num_rows) const;
-    void append_kv_scatter(std::vector<gpu::Command>& commands, std::uint32_t num_rows) const;
+    void append_addition(std::vector<gpu::Command>& commands, std::uint32_t index,
+                         std::uint32_t num_rows, bool is_whole) const;
+    // Append the copies of keys and values of the layers [first_layer, end_layer) between the cache
+    // and the buffer `span_kv`. In a span the rows are those of the pass; otherwise they are in
+    // DecoderMemory::copied_rows.
+    void append_kv_gather(std::vector<gpu::Command>& commands, std::uint32_t num_rows,
+                          std::uint32_t first_layer, std::uint32_t end_layer) const;
+    void append_kv_scatter(std::vector<gpu::Command>& commands, std::uint32_t num_rows,
+                           std::uint32_t first_layer, std::uint32_t end_layer) const;
     // Appends the choice of the likeliest token, which becomes the input row of the next step.
     void append_choice(std::vector<gpu::Command>& commands) const;
 
@@ -88,10 +96,11 @@ class DecoderOps {
         std::uint32_t row_groups = 0, tile_groups = 0;
     };
     struct Layer {
-        const Op *input_norm = nullptr, *rope = nullptr, *attend_page = nullptr,
-                 *attend_merge = nullptr, *post_attention_norm = nullptr, *route = nullptr,
-                 *group_pairs = nullptr, *shared_gate = nullptr, *kv_gather = nullptr,
-                 *kv_scatter = nullptr, *gate_attended = nullptr;
+        // input_norm_whole: for rows that have the output of the block before already
+        const Op *input_norm = nullptr, *input_norm_whole = nullptr, *rope = nullptr,
+                 *attend_page = nullptr, *attend_merge = nullptr, *post_attention_norm = nullptr,
+                 *route = nullptr, *group_pairs = nullptr, *shared_gate = nullptr,
+                 *kv_gather = nullptr, *kv_scatter = nullptr, *gate_attended = nullptr;
         // of a gated delta rule, in place of rope and attention
         const Op *delta_conv = nullptr, *delta_rule = nullptr, *delta_gate = nullptr,
                  *delta_kept = nullptr;  // of a span
@@ -143,6 +152,7 @@ class DecoderOps {
     void add_tables(Addends addends);
     void add_likeliest();
     void add_span(Addends addends);
+    void add_kv_copies(gpu::BufferId rows, gpu::BufferId page_table);
     Addends addends_of(std::uint32_t layer) const;
     Status make_groups();
 
@@ -152,8 +162,13 @@ class DecoderOps {
                        std::uint32_t num_rows, bool same_stage = false);
     void append_ffn(std::vector<gpu::Command>& commands, std::uint32_t index,
                     std::uint32_t num_rows) const;
+    void append_input_norm(std::vector<gpu::Command>& commands, const Layer& layer,
+                           std::uint32_t num_rows, bool is_whole) const;
     void append_delta_rule(std::vector<gpu::Command>& commands, const Layer& layer,
-                           std::uint32_t num_rows, std::uint32_t num_runs) const;
+                           std::uint32_t num_rows, std::uint32_t num_runs, bool is_whole) const;
+    void append_kv_copies(std::vector<gpu::Command>& commands, const Op* Layer::*copy,
+                          std::uint32_t num_rows, std::uint32_t first_layer,
+                          std::uint32_t end_layer) const;
     void append_experts(std::vector<gpu::Command>& commands, const Layer& layer,
                         std::uint32_t num_rows, std::uint32_t routes_per_row,
                         std::uint32_t num_experts) const;

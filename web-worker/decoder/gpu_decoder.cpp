@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "protocol/text.h"
 #include "web-worker/decoder/copy_command.h"
@@ -33,7 +34,8 @@ GpuDecoder::~GpuDecoder() {
     for (const gpu::BufferId buffer :
          {id_readbacks_[0], id_readbacks_[1], logit_readback_, likeliest_readback_, span_readback_})
         device_.destroy_buffer(buffer);
-    for (const gpu::BufferId buffer : {page_readback_, early_readback_, rows_readback_})
+    for (const gpu::BufferId buffer :
+         {page_readback_, early_readback_, rows_readback_, kv_readback_})
         if (buffer != gpu::BufferId{}) device_.destroy_buffer(buffer);
     for (const Lane& lane : lanes_) device_.destroy_buffer(lane.routed_readback);
 }
@@ -129,6 +131,7 @@ DecoderSizes GpuDecoder::sizes_of(const gpu::AdapterInfo& adapter, const Decoder
         sizes.logit_rows = std::min(sizes.rows, batch_logit_rows);
         sizes.likeliest = !model.is_span;
         sizes.lanes = std::max(1u, options.lanes);
+        sizes.sends_layers = options.sends_layers && model.head_dim % 8 == 0;
         if (model.has_delta()) {
             sizes.state_slots = options.state_slots;
             sizes.journals = options.journals;
@@ -169,7 +172,13 @@ Status GpuDecoder::make_readbacks() {
                                           gpu::BufferUsage::readback, "likeliest tokens readback"));
         likeliest_readback_ = likeliest;
     }
-    if (sizes_.reads_rows) {
+    if (sizes_.sends_layers) {
+        MOEX_ASSIGN(kv, device_.create_buffer(
+                            DecoderMemory::span_kv_at(model_, model_.num_layers, sizes_.rows),
+                            gpu::BufferUsage::readback, "keys and values readback"));
+        kv_readback_ = kv;
+    }
+    if (sizes_.reads_rows || sizes_.sends_layers) {
         MOEX_ASSIGN(rows, device_.create_buffer(
                               sizeof(float) * std::uint64_t{sizes_.rows} * model_.hidden_size,
                               gpu::BufferUsage::readback, "rows readback"));
@@ -428,6 +437,7 @@ void GpuDecoder::start(const DecoderBatch& batch, std::uint32_t lane) {
     mine.num_logits = batch.num_logits;
     mine.num_likeliest = batch.num_likeliest;
     mine.next_layer = 0;
+    mine.is_whole = false;
     mine.reads_rows = batch.reads_rows;
     MOEX_CHECK(mine.rows > 0 && mine.rows <= rows_max(mine.pages) &&
                    mine.num_logits <= std::min(mine.rows, sizes_.logit_rows) &&
@@ -464,39 +474,54 @@ void GpuDecoder::write_runs(std::span<const DeltaRun> runs, std::uint32_t lane) 
     device_.write_buffer(memory_->lanes[lane].runs, 0, std::as_bytes(std::span(runs_)));
 }
 
-std::uint32_t GpuDecoder::advance(std::uint32_t lane) {
+std::uint32_t GpuDecoder::advance_to(std::uint32_t end_layer, std::uint32_t lane) {
     Lane& mine = lanes_[lane];
+    MOEX_CHECK(
+        mine.next_layer <= end_layer && (end_layer == model_.num_layers ||
+                                         (end_layer < model_.num_layers && sizes_.sends_layers)),
+        text("from layer ", mine.next_layer, " to layer ", end_layer));
     commands_.clear();
-    if (mine.next_layer == 0) mine.ops->append_embed(commands_, mine.rows);
-    std::uint32_t waiting = model_.num_layers;
-    while (waiting == model_.num_layers && mine.next_layer < model_.num_layers) {
+    if (mine.next_layer == 0 && !mine.is_whole) mine.ops->append_embed(commands_, mine.rows);
+    std::uint32_t waiting = end_layer;
+    while (waiting == end_layer && mine.next_layer < end_layer) {
         const std::uint32_t layer = mine.next_layer++;
-        mine.ops->append_layer(commands_, layer, mine.rows, mine.pages, mine.num_runs);
+        mine.ops->append_layer(commands_, layer, mine.rows, mine.pages, mine.num_runs,
+                               std::exchange(mine.is_whole, false));
         if (model_.is_moe(layer) && model_.experts_elsewhere) waiting = layer;
     }
-    if (waiting < model_.num_layers) {
-        const std::uint64_t x_bytes = sizeof(float) * std::uint64_t{mine.rows} * model_.hidden_size;
+    const std::uint64_t x_bytes = sizeof(float) * std::uint64_t{mine.rows} * model_.hidden_size;
+    if (waiting < end_layer) {
         const gpu::BufferId to = mine.routed_readback;
         commands_.push_back(copy_command(memory_->y, 0, to, 0, x_bytes));
         commands_.push_back(
             copy_command(memory_->routes, 0, to, x_bytes,
                          2 * sizeof(std::uint32_t) * std::uint64_t{mine.rows} * model_.top_k));
         commands_.back().same_stage = true;
+    } else if (end_layer < model_.num_layers) {
+        mine.ops->append_addition(commands_, end_layer, mine.rows, mine.is_whole);
+        mine.is_whole = true;
+        commands_.push_back(copy_command(memory_->lanes[lane].x, 0, rows_readback_, 0, x_bytes));
     } else {
-        num_logits_ = mine.num_logits;
-        num_likeliest_ = mine.num_likeliest;
-        if (mine.reads_rows) {
-            mine.ops->append_final_norm(commands_, mine.rows);
-            commands_.push_back(
-                copy_command(memory_->y, 0, rows_readback_, 0,
-                             sizeof(float) * std::uint64_t{mine.rows} * model_.hidden_size));
-        }
-        mine.ops->append_head(commands_, num_logits_, mine.reads_rows);
-        if (num_likeliest_ > 0) append_likeliest(num_likeliest_);
+        append_end_of_pass(lane);
     }
     device_.submit(commands_);
     commands_.clear();
     return waiting;
+}
+
+void GpuDecoder::append_end_of_pass(std::uint32_t lane) {
+    Lane& mine = lanes_[lane];
+    MOEX_CHECK(!mine.is_whole, "the last layer of a pass is computed here");
+    num_logits_ = mine.num_logits;
+    num_likeliest_ = mine.num_likeliest;
+    if (mine.reads_rows) {
+        mine.ops->append_final_norm(commands_, mine.rows);
+        commands_.push_back(
+            copy_command(memory_->y, 0, rows_readback_, 0,
+                         sizeof(float) * std::uint64_t{mine.rows} * model_.hidden_size));
+    }
+    mine.ops->append_head(commands_, num_logits_, mine.reads_rows);
+    if (num_likeliest_ > 0) append_likeliest(num_likeliest_);
 }
 
 void GpuDecoder::append_likeliest(std::uint32_t num_lists) {
@@ -637,100 +662,6 @@ Status GpuDecoder::write_page(std::uint32_t page, ByteView rows) {
         first += layer_bytes;
     }
     return {};
-}
-
-void GpuDecoder::compute_span(const DecoderBatch& batch, std::span<const float> x,
-                              std::function<void(Result<SpanOutput>)> done) {
-    MOEX_CHECK(model_.is_span && sizes_.kv_kind == KvKind::f16, "this decoder is no span");
-    MOEX_CHECK(x.size() == batch.rows.size() * model_.hidden_size && batch.num_logits == 0,
-               text(x.size(), " values for ", batch.rows.size(), " rows of a span"));
-    start(batch);
-    Lane& lane = lanes_.front();
-    const DecoderMemory::Lane& buffers = memory_->lanes.front();
-    device_.write_buffer(buffers.x, 0, std::as_bytes(x));
-
-    commands_.clear();
-    for (std::uint32_t layer = 0; layer < model_.num_layers; ++layer)
-        lane.ops->append_layer(commands_, layer, lane.rows, lane.pages, lane.num_runs);
-    lane.ops->append_end_of_span(commands_, lane.rows);
-    lane.ops->append_kv_gather(commands_, lane.rows);
-
-    std::uint64_t to = x.size_bytes();
-    commands_.push_back(copy_command(buffers.x, 0, span_readback_, 0, to));
-    for (std::uint32_t layer = 0; layer < model_.num_layers; ++layer) {
-        const std::uint64_t layer_bytes = DecoderMemory::span_kv_layer_bytes(model_, layer,
-                                                                             lane.rows);
-        commands_.push_back(copy_command(memory_->span_kv,
-                                         DecoderMemory::span_kv_at(model_, layer, sizes_.rows),
-                                         span_readback_, to, layer_bytes));
-        commands_.back().same_stage = true;
-        to += layer_bytes;
-    }
-    device_.submit(commands_);
-    commands_.clear();
-    device_.read_buffer(
-        span_readback_, to,
-        [num_floats = x.size(), done = std::move(done),
-         life = life_.watch()](Result<ByteView> bytes) {
-            if (!life.alive()) return;
-            if (!bytes.ok()) return done(bytes.error());
-            done(SpanOutput{{reinterpret_cast<const float*>(bytes->data()), num_floats},
-                            bytes->subspan(sizeof(float) * num_floats)});
-        });
-}
-
-void GpuDecoder::write_span_kv(const DecoderBatch& batch, ByteView kv) {
-    MOEX_CHECK(model_.is_span, "this decoder is no span");
-    const auto rows = static_cast<std::uint32_t>(batch.rows.size());
-    write_rows(batch.rows, rows, batch.num_pages);
-    device_.write_buffer(memory_->lanes.front().page_table, 0, std::as_bytes(batch.pages));
-    std::uint64_t at = 0;
-    for (std::uint32_t layer = 0; layer < model_.num_layers; ++layer) {
-        if (model_.is_delta(layer)) continue;
-        const std::uint64_t layer_bytes = DecoderMemory::span_kv_layer_bytes(model_, layer, rows);
-        MOEX_CHECK(at + layer_bytes <= kv.size(), text(kv.size(), " bytes for ", rows, " rows"));
-        device_.write_buffer(memory_->span_kv,
-                             DecoderMemory::span_kv_at(model_, layer, sizes_.rows),
-                             kv.subspan(at, layer_bytes));
-        at += layer_bytes;
-    }
-    MOEX_CHECK(at == kv.size(), text(kv.size(), " bytes for ", rows, " rows"));
-    commands_.clear();
-    ops().append_kv_scatter(commands_, rows);
-    device_.submit(commands_);
-    commands_.clear();
-}
-
-void GpuDecoder::clear_page(std::uint32_t page) {
-    page_bytes_.assign(DecoderMemory::kv_page_bytes(model_, sizes_.kv_kind), std::byte{0});
-    for (std::uint32_t layer = 0; layer < model_.num_layers; ++layer)
-        if (!model_.is_delta(layer))
-            device_.write_buffer(memory_->layers[layer].kv, page_bytes_.size() * page, page_bytes_);
-}
-
-void GpuDecoder::write_state(std::uint32_t slot, std::uint32_t layer,
-                             std::span<const float> floats) {
-    const std::uint64_t matrices = model_.delta_state_size(), size_bytes = floats.size_bytes();
-    MOEX_CHECK(slot < sizes_.state_slots && model_.is_delta(layer) &&
-                   size_bytes == DecoderMemory::state_bytes(model_),
-               text(floats.size(), " floats of a state in slot ", slot));
-    const ByteView bytes = std::as_bytes(floats), s = bytes.first(matrices * sizeof(float)),
-                   columns = bytes.subspan(s.size());
-    device_.write_buffer(memory_->layers[layer].state, slot * s.size(), s);
-    device_.write_buffer(memory_->layers[layer].columns, slot * columns.size(), columns);
-}
-
-void GpuDecoder::clear_state(std::uint32_t slot) {
-    const std::vector<float> zeros(DecoderMemory::state_bytes(model_) / sizeof(float));
-    for (std::uint32_t layer = 0; layer < model_.num_layers; ++layer)
-        if (model_.is_delta(layer)) write_state(slot, layer, zeros);
-}
-
-void GpuDecoder::clear_journal(std::uint32_t journal) {
-    const Bytes zeros(DecoderMemory::journal_bytes(model_));
-    for (std::uint32_t layer = 0; layer < model_.num_layers; ++layer)
-        if (model_.is_delta(layer))
-            device_.write_buffer(memory_->layers[layer].journal, journal * zeros.size(), zeros);
 }
 
 void GpuDecoder::rewind(std::uint32_t num_tokens) {

@@ -37,6 +37,9 @@ struct GpuDecoderOptions {
     std::uint32_t draft_rows = 1;
     bool likeliest = false;   // permit StepLogits::likeliest; always set for several sequences
     bool reads_rows = false;  // permit DecoderBatch::reads_rows
+    // Permit a pass over several sequences whose layers are computed by others in part: a pass may
+    // stop before any layer. Without effect if the heads' size is no multiple of 8.
+    bool sends_layers = false;
     // Total pages of keys and values, if several sequences share the cache; 0 for one sequence.
     std::uint32_t pages = 0;
     std::uint32_t lanes = 1;  // limit of batches in flight, for several sequences only
@@ -190,7 +193,9 @@ class GpuDecoder {
     void start(const DecoderBatch& batch, std::uint32_t lane = 0);
     // Computes layers up to the next one whose experts are elsewhere, and returns the index of that
     // layer. Returns num_layers when the pass is complete.
-    std::uint32_t advance(std::uint32_t lane = 0);
+    std::uint32_t advance(std::uint32_t lane = 0) { return advance_to(model_.num_layers, lane); }
+    // Does the same, but stops before layer `end_layer` and returns that number.
+    std::uint32_t advance_to(std::uint32_t end_layer, std::uint32_t lane);
     // Reads the input for the experts of the layer that advance() returned, to compute them
     // elsewhere; then starts the layer's shared expert. Call it before another lane's advance().
     void read_routed(std::function<void(Result<RoutedRows>)> done, std::uint32_t lane = 0);
@@ -203,6 +208,27 @@ class GpuDecoder {
     // Reads one list for each of the batch's num_likeliest rows, after the last advance(); or the
     // lists of a feed() with StepLogits::likeliest (one) or every_likeliest (one for each token).
     void read_likeliest(std::function<void(Result<std::span<const LikeliestList>>)> done);
+    // For layers that others compute whole; needs sends_layers(). At the layer before which
+    // advance_to() has stopped, read_residual() reads the rows of the residual stream, [num_rows,
+    // hidden_size], before another lane's advance. skip_to() continues the pass before layer
+    // `layer`, with the rows `x` that others computed.
+    // Example of layers 2 to 6 of 8 elsewhere: advance_to(2) returns 2; read_residual(); skip_to(7,
+    // x); write_kv_rows(); advance() continues with layer 7.
+    bool sends_layers() const { return sizes_.sends_layers; }
+    void read_residual(std::function<void(Result<std::span<const float>>)> done,
+                       std::uint32_t lane);
+    void skip_to(std::uint32_t layer, std::span<const float> x, std::uint32_t lane);
+    // Returns the layer that the next advance() computes first.
+    std::uint32_t next_layer(std::uint32_t lane) const { return lanes_[lane].next_layer; }
+    // Copy keys and values of rows out of the cache and into it, for the layers [first_layer,
+    // end_layer), none of which has a gated delta rule: f16 [layers, rows, key then value,
+    // kv_size]. `rows`, at most kv_rows_max(), and `pages` are as in DecoderBatch.
+    std::uint32_t kv_rows_max() const { return sizes_.rows; }
+    void read_kv_rows(std::span<const StepRow> rows, std::span<const std::uint32_t> pages,
+                      std::uint32_t first_layer, std::uint32_t end_layer,
+                      std::function<void(Result<ByteView>)> done);
+    void write_kv_rows(std::span<const StepRow> rows, std::span<const std::uint32_t> pages,
+                       std::uint32_t first_layer, std::uint32_t end_layer, ByteView kv);
     void copy_page(std::uint32_t from, std::uint32_t to);
     // Copy the rows of a page out of the cache and into it, in the layout of protocol/kv_page.h
     // (kv_rows.h converts them). `rows` has kv_rows_of_page() bytes, and stays valid until `done`,
@@ -233,6 +259,8 @@ class GpuDecoder {
     GpuDecoder(gpu::Device& device, const DecoderModel& model, const DecoderSizes& sizes);
     Status make_readbacks();
     void write_runs(std::span<const DeltaRun> runs, std::uint32_t lane);
+    void write_copied_rows(std::span<const StepRow> rows, std::span<const std::uint32_t> pages);
+    void append_end_of_pass(std::uint32_t lane);
     void write_rows(std::span<const StepRow> rows, std::uint32_t head_row, std::uint32_t part_pages,
                     std::uint32_t lane = 0);
     static void create_ops(std::shared_ptr<std::unique_ptr<GpuDecoder>> decoder,
@@ -256,6 +284,7 @@ class GpuDecoder {
         std::uint32_t rows = 0, pages = 0, num_logits = 0, num_likeliest = 0, next_layer = 0;
         std::uint32_t num_runs = 1;
         bool reads_rows = false;
+        bool is_whole = false;  // the rows have the output of the layer before next_layer
     };
 
     gpu::Device& device_;
@@ -266,7 +295,8 @@ class GpuDecoder {
     std::unique_ptr<PagedSteps> paged_;  // if is_paged()
     gpu::BufferId id_readbacks_[num_readbacks], logit_readback_, likeliest_readback_;
     gpu::BufferId span_readback_;  // of a span: x, then keys and values
-    gpu::BufferId rows_readback_;  // of rows after the final norm, if they may be read
+    gpu::BufferId kv_readback_;    // of read_kv_rows()
+    gpu::BufferId rows_readback_;  // of rows after the final norm, or of the residual stream
     gpu::BufferId page_readback_;  // made by the first read_page()
     Bytes page_bytes_;             // of write_page()
     std::uint32_t next_readback_ = 0;

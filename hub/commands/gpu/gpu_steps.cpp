@@ -9,6 +9,7 @@
 #include "hub/base/log.h"
 #include "hub/base/trace.h"
 #include "hub/commands/gpu/gpu_device.h"
+#include "hub/commands/gpu/gpu_spans.h"
 #include "hub/commands/gpu/load_decoder.h"
 #include "hub/commands/gpu/planned_step.h"
 #include "hub/engine/expert_foresight.h"
@@ -55,6 +56,7 @@ class VulkanSteps : public GpuSteps {
     std::uint64_t kv_bytes() const override { return kv_bytes_; }
     std::uint64_t weight_bytes() const override { return weight_bytes_; }
     void foresee_with(ExpertForesight* foresight) override { foresight_ = foresight; }
+    void use_spans(SpanBackend* spans) override { spans_.use(spans); }
 
     const ModelConfig& config() const override { return config_; }
     ThreadPool& threads() const override { return threads_; }
@@ -97,6 +99,7 @@ class VulkanSteps : public GpuSteps {
     }
 
     Status renew() override {
+        spans_.set_gpu(nullptr, nullptr);
         decoder_.reset();
         device_.reset();
         Status opened = Error{ErrorCode::device_lost, text("lost ", losses_max, " times")};
@@ -107,6 +110,7 @@ class VulkanSteps : public GpuSteps {
             return {};
         }
 
+        spans_.set_gpu(nullptr, nullptr);
         decoder_.reset();
         device_.reset();
         const auto fail = [&](const std::string& why) {
@@ -145,6 +149,7 @@ class VulkanSteps : public GpuSteps {
         MOEX_ASSIGN(decoder,
                     load_decoder(*device_, loop_, package_, model, chosen, options_.progress));
         decoder_ = std::move(decoder);
+        spans_.set_gpu(device_.get(), decoder_.get());
         const std::lock_guard lock(adapter_mutex_);
         adapter_ = device_->adapter().description;
         return {};
@@ -155,6 +160,9 @@ class VulkanSteps : public GpuSteps {
         if (!decoder_) return Error{ErrorCode::device_lost, "no GPU came back"};
         MOEX_TRY(reserve(batch));
         package_->require_unchanged();
+        may_leave_ = slots_.sequences_max == 0 &&
+                     std::ranges::none_of(batch,
+                                          [](const StepRows& one) { return one.stays_here; });
         for (const StepRows& one : batch)
             one.kv->begin_step(static_cast<std::uint32_t>(one.tokens.size()));
         const PlannedStep step = plan_step(batch);
@@ -197,6 +205,7 @@ class VulkanSteps : public GpuSteps {
         const std::uint64_t there = bytes_there();
         GpuDecoderOptions decoder{.rows_max = options.step_rows_max,
                                   .reads_rows = true,
+                                  .sends_layers = options.uses_spans && !options.holds_experts,
                                   .lanes = num_lanes(),
                                   .state_slots = slots_.num_slots(),
                                   .journals = slots_.sequences_max,
@@ -368,6 +377,7 @@ class VulkanSteps : public GpuSteps {
             parts[i].lane = i;
             start(parts[i], step, first + begin, end - begin);
         }
+        begin_spans(parts);
 
         Status status;
         while (status.ok() && parts.back().layer < config_.num_layers)
@@ -375,7 +385,14 @@ class VulkanSteps : public GpuSteps {
                 if (status.ok()) status = compute_layer(part, experts, stop, result);
         // cancels expert rounds that are still in flight
         for (Part& part : parts) part.round.reset();
+        if (!status.ok()) spans_.drop();
         return status;
+    }
+
+    void begin_spans(std::span<const Part> parts) {
+        std::vector<std::span<const SequenceRow>> rows;
+        for (const Part& part : parts) rows.push_back(part.sequence_rows);
+        spans_.begin(rows, may_leave_);
     }
 
     void start(Part& part, const PlannedStep& step, std::uint32_t first, std::uint32_t count) {
@@ -456,14 +473,22 @@ class VulkanSteps : public GpuSteps {
         }
     }
 
-    // Continues a micro-batch once the experts of its previous layer have answered. Returns when
-    // the round of its next layer was sent, or, behind the last layer, when the results of its rows
-    // were read back.
+    // Continues a micro-batch once the experts of its previous layer, or the worker of a span, have
+    // answered. Returns when the round of its next layer or span was sent, or, behind the last
+    // layer, when the results of its rows were read back.
     Status compute_layer(Part& part, ExpertBackend& experts, const std::stop_token& stop,
                          StepResult& result) {
+        spans_.enter(decoder_->next_layer(part.lane));
         if (part.round) MOEX_TRY(finish_round(part, stop, result));
-        part.layer = advance(part);
-        if (part.layer < config_.num_layers) return ask_experts(part, experts, stop);
+        if (spans_.is_away(part.lane)) MOEX_TRY(take_back(part, experts, stop, result));
+        while (true) {
+            const std::uint32_t border = spans_.border(part.lane);
+            part.layer = advance_to(border, part);
+            if (part.layer < border) return ask_experts(part, experts, stop);
+            if (border == config_.num_layers) break;
+            MOEX_ASSIGN(left, spans_.cross(part.lane, border, part.index, result, stop));
+            if (left) return {};
+        }
 
         if (!decoder_->model().experts_elsewhere) count_local_pairs(part.index, result);
         if (part.reads_rows) MOEX_TRY(read_rows(part, result));
@@ -471,8 +496,21 @@ class VulkanSteps : public GpuSteps {
         return part.num_logits > part.asked.size() ? read_logits(result) : Status{};
     }
 
-    std::uint32_t advance(const Part& part) {
-        const std::uint32_t layer = decoder_->advance(part.lane);
+    // Takes the rows of a micro-batch back that are at a worker. If no worker answered, the layers
+    // of the span are computed here, before the next micro-batch continues.
+    Status take_back(Part& part, ExpertBackend& experts, const std::stop_token& stop,
+                     StepResult& result) {
+        MOEX_ASSIGN(missing, spans_.come_back(part.lane, part.index, result, stop));
+        part.layer_began = now_steady();
+        while (missing && (part.layer = advance_to(missing->end, part)) < missing->end) {
+            MOEX_TRY(ask_experts(part, experts, stop));
+            MOEX_TRY(finish_round(part, stop, result));
+        }
+        return {};
+    }
+
+    std::uint32_t advance_to(std::uint32_t end_layer, const Part& part) {
+        const std::uint32_t layer = decoder_->advance_to(end_layer, part.lane);
         if (Trace::on() != nullptr) layer_issued_ = now_steady();
         return layer;
     }
@@ -510,7 +548,8 @@ class VulkanSteps : public GpuSteps {
                                      .x = part.x,
                                      .expert_ids = part.expert_ids,
                                      .expert_weights = part.expert_weights,
-                                     .y = part.y});
+                                     .y = part.y,
+                                     .is_check = spans_.checks_with_weights(part.layer)});
         if (foresight_ != nullptr && experts.wants_hints())
             experts.hint(foresight_->foresee(view_of(part)));
         return {};
@@ -677,6 +716,8 @@ class VulkanSteps : public GpuSteps {
     gpu::PostedLoop loop_;
     std::unique_ptr<gpu::Device> device_;
     std::unique_ptr<GpuDecoder> decoder_;
+    GpuSpans spans_{config_, loop_};
+    bool may_leave_ = false;  // the rows of this step may leave the hub in a span
     KvDtype kv_dtype_ = KvDtype::f32;
     StepDevice* cores_ = nullptr;  // the CPU cores, once no GPU can be opened; null before
     std::uint32_t losses_ = 0;     // losses of the GPU since the last completed step

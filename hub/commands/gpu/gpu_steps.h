@@ -21,6 +21,7 @@ namespace gpu {
 class Device;
 }
 class ExpertForesight;
+class SpanBackend;
 
 struct GpuStepsOptions {
     std::string device;          // name of the GPU: "auto", an index, or part of a device's name
@@ -46,6 +47,8 @@ struct GpuStepsOptions {
     // Runs keep-alive work between passes, while no other program uses the GPU, so that the GPU's
     // clock rate stays high (web-worker/gpu/vulkan/vulkan_awake.h).
     bool stay_awake = false;
+    // Makes room for spans on the GPU, for a step at a worker (GpuSteps::use_spans()).
+    bool uses_spans = false;
     // Called during loading with the bytes of weights that were copied to the GPU so far, and with
     // the bytes of all weights.
     std::function<void(std::uint64_t done_bytes, std::uint64_t all_bytes)> progress;
@@ -75,6 +78,11 @@ class GpuSteps : public StepDevice {
     // no predictor. The caller itself sets the predictor of the CPU cores
     // (`GpuStepsOptions::cores`).
     virtual void foresee_with(ExpertForesight* foresight) = 0;
+    // Sets the workers that compute consecutive layers whole (hub/engine/span_backend.h), if
+    // GpuStepsOptions::uses_spans is set and another backend computes the experts. A model with
+    // recurrent states has no spans here. `spans` outlives this object; null: none. The caller
+    // itself sets the spans of the CPU cores.
+    virtual void use_spans(SpanBackend* spans) = 0;
 };
 
 // Returns the description of the device that `name` selects. Errors are those of open_gpu_steps().

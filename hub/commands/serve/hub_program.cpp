@@ -250,6 +250,7 @@ Status HubProgram::open_gpu() {
     options.state_bytes_max = settings_.model.state_bytes_max;
     options.keeps_states = settings_.model.caches_prefixes;
     options.stay_awake = wanted.stays_awake && !options.holds_experts;
+    options.uses_spans = why_no_spans(true).empty();
     ProgressBar bar("to the GPU", false);
     options.progress = [&](std::uint64_t done, std::uint64_t all) { bar.show(done, all, ""); };
     options.cores = [this]() -> Result<StepDevice*> {
@@ -259,6 +260,7 @@ Status HubProgram::open_gpu() {
         if (pages_) pages_->turn_off("the GPU was lost, and this machine's cores compute");
         if (taken_) taken_->turn_off();
         model_.decoder->foresee_with(hints_.get());
+        model_.decoder->use_spans(swarm_->spans());
         return static_cast<StepDevice*>(model_.decoder.get());
     };
     auto gpu = open_gpu_steps(model_.package, *model_.threads, options);
@@ -538,7 +540,10 @@ void HubProgram::join_rooms() {
     open_own_layers();
     StepDevice& device = gpu_ ? static_cast<StepDevice&>(*gpu_) : *model_.decoder;
     if (SpanClient* const spans = swarm_->spans()) {
-        model_.decoder->use_spans(spans);
+        if (gpu_)
+            gpu_->use_spans(spans);
+        else
+            model_.decoder->use_spans(spans);
         engine_options_.sequence_ended = [spans](std::uint64_t id) { spans->ended(id); };
     }
     steps_.emplace(device, model_.package);

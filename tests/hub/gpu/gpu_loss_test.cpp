@@ -4,57 +4,16 @@
 
 #include <gtest/gtest.h>
 
-#include "hub/commands/gpu/gpu_device.h"
 #include "hub/commands/gpu/gpu_steps.h"
 #include "hub/engine/decoder.h"
 #include "hub/engine/engine.h"
 #include "hub/engine/local_experts.h"
 #include "tests/hub/engine/engine_fixture.h"
+#include "tests/hub/gpu/losable_device.h"
 #include "tests/hub/gpu/requests.h"
-#include "web-worker/gpu/device_decorator.h"
 
 namespace moex {
 namespace {
-
-// A test's instructions to its devices; only the thread that uses the devices reads and writes
-// this.
-struct Fate {
-    bool next_submit_breaks = false;
-    bool every_submit_breaks = false;
-    std::uint32_t devices = 100;  // number of devices that can still be opened
-    std::uint32_t opened = 0;
-};
-
-// Works like the real device until the test breaks it. From then on no work runs and no reading
-// returns, as after a driver reset.
-class LosableDevice : public gpu::DeviceDecorator {
-  public:
-    LosableDevice(std::unique_ptr<gpu::Device> device, gpu::PostFunction post, Fate& fate)
-        : DeviceDecorator(*device),
-          owned_(std::move(device)),
-          post_(std::move(post)),
-          fate_(fate) {}
-
-    void submit(std::span<const gpu::Command> commands) override {
-        is_lost_ = is_lost_ || fate_.every_submit_breaks ||
-                   std::exchange(fate_.next_submit_breaks, false);
-        if (!is_lost_) device_.submit(commands);
-    }
-    void write_buffer(gpu::BufferId buffer, std::uint64_t offset_bytes, ByteView bytes) override {
-        if (!is_lost_) device_.write_buffer(buffer, offset_bytes, bytes);
-    }
-    void read_buffer(gpu::BufferId buffer, std::uint64_t size_bytes,
-                     std::function<void(Result<ByteView>)> done) override {
-        if (!is_lost_) return device_.read_buffer(buffer, size_bytes, std::move(done));
-        post_([done = std::move(done)] { done(Error{ErrorCode::device_lost, "it broke"}); });
-    }
-
-  private:
-    std::unique_ptr<gpu::Device> owned_;
-    gpu::PostFunction post_;
-    Fate& fate_;
-    bool is_lost_ = false;
-};
 
 struct Answer {
     std::vector<TokenId> ids;
@@ -65,25 +24,16 @@ struct Answer {
 class GpuLossTest : public testing::Test {
   protected:
     GpuStepsOptions options() {
-        return {
-            .device = "0",
-            .holds_experts = holds_experts_,
-            .sequences_max = 4,
-            .step_rows_max = 64,
-            .micro_batches_max = 2,
-            .cores = [this]() -> Result<StepDevice*> {
-                ++cores_asked_;
-                return cores_.get();
-            },
-            .open_device = [this](const std::string& name,
-                                  gpu::PostFunction post) -> Result<std::unique_ptr<gpu::Device>> {
-                if (fate_.opened == fate_.devices)
-                    return Error{ErrorCode::unavailable, "none is left"};
-                ++fate_.opened;
-                MOEX_ASSIGN(device, open_gpu_device(name, post));
-                return std::unique_ptr<gpu::Device>(
-                    std::make_unique<LosableDevice>(std::move(device), std::move(post), fate_));
-            }};
+        return {.device = "0",
+                .holds_experts = holds_experts_,
+                .sequences_max = 4,
+                .step_rows_max = 64,
+                .micro_batches_max = 2,
+                .cores = [this]() -> Result<StepDevice*> {
+                    ++cores_asked_;
+                    return cores_.get();
+                },
+                .open_device = losable(fate_)};
     }
     static EngineOptions engine_options(const GpuSteps& steps) {
         const KvCacheOptions pages = steps.kv_pages();

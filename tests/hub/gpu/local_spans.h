@@ -12,6 +12,7 @@
 #include "hub/commands/gpu/span_layers.h"
 #include "hub/engine/scores.h"
 #include "hub/engine/span_backend.h"
+#include "protocol/half_rows.h"
 #include "tests/hub/engine/engine_fixture.h"
 #include "tests/hub/gpu/requests.h"
 #include "tests/support/posted_loop.h"
@@ -131,7 +132,7 @@ class LocalSpans : public SpanBackend {
             encode_span_answer(holder().step(*held.decoder, received), hidden), limits_));
         EXPECT_EQ(answer.verdict, SpanVerdict::done);
         ++trips_;
-        return std::make_unique<Round>(answer, fails_);
+        return std::make_unique<Round>(*this, answer, fails_);
     }
     void record(const PlannedSpan&, std::uint32_t, Duration took) override {
         EXPECT_GT(took.count(), 0);
@@ -142,6 +143,7 @@ class LocalSpans : public SpanBackend {
 
     SpanUse use_ = SpanUse::away;
     bool fails_ = false;
+    double tolerance_ = 1e-2;  // of checks
     std::uint32_t trips_ = 0, brought_ = 0, compared_ = 0, states_ = 0;
 
   private:
@@ -151,7 +153,10 @@ class LocalSpans : public SpanBackend {
     };
     class Round : public SpanRound {
       public:
-        Round(SpanAnswer answer, bool fails) : answer_(std::move(answer)), fails_(fails) {}
+        Round(LocalSpans& spans, SpanAnswer answer, bool fails)
+            : spans_(spans),
+              answer_(std::move(answer)),
+              fails_(fails) {}
         Result<SpanResult> wait(std::stop_token) override {
             if (fails_) return Error{ErrorCode::timeout, "the answer is late"};
             return SpanResult{answer_.x, answer_.kv, 7, true};
@@ -163,11 +168,25 @@ class LocalSpans : public SpanBackend {
                 difference += std::pow(double{x[i]} - answer_.x[i], 2);
                 change += std::pow(double{x[i]} - before[i], 2);
             }
-            EXPECT_LT(std::sqrt(difference / change), 1e-2);
-            EXPECT_EQ(kv.size(), answer_.kv.size());
+            EXPECT_LT(std::sqrt(difference / change), spans_.tolerance_);
+            EXPECT_LT(kv_difference(kv), spans_.tolerance_);
+            ++spans_.compared_;
         }
 
       private:
+        double kv_difference(ByteView kv) const {
+            EXPECT_EQ(kv.size(), answer_.kv.size());
+            std::vector<float> here(kv.size() / sizeof(half)), there(here.size());
+            floats_of_halves(kv.data(), here.size(), here.data());
+            floats_of_halves(answer_.kv.data(), there.size(), there.data());
+            double difference = 0, size = 0;
+            for (std::size_t i = 0; i < here.size(); ++i) {
+                difference += std::pow(double{here[i]} - there[i], 2);
+                size += std::pow(double{here[i]}, 2);
+            }
+            return std::sqrt(difference / size);
+        }
+        LocalSpans& spans_;
         SpanAnswer answer_;
         bool fails_;
     };
