@@ -29,6 +29,29 @@ Result<ordered_json> chat_context(const ordered_json& messages, const ordered_js
     return context;
 }
 
+bool is_role(const ordered_json& value) {
+    return value == "system" || value == "user" || value == "assistant" || value == "tool";
+}
+
+// Returns the value of the variable `messages`. A role of the four counts as text of the template
+// itself, since some templates join a control token from it: '<|' + message.role + '|>'.
+jinja::Value messages_value(const ordered_json& messages) {
+    if (!messages.is_array()) return jinja::from_json(messages);
+    std::vector<jinja::Value> items;
+    for (const ordered_json& message : messages) {
+        jinja::Value item = jinja::from_json(message, 1);
+        const jinja::Dict* const fields = item.dict();
+        if (fields && message.contains("role") && is_role(message["role"])) {
+            jinja::Dict known = *fields;
+            known.set(jinja::make_text("role"),
+                      jinja::make_text(message["role"].get<std::string>()));
+            item = jinja::make_dict(std::move(known));
+        }
+        items.push_back(std::move(item));
+    }
+    return jinja::make_list(std::move(items));
+}
+
 std::string_view without_blanks(std::string_view text, bool at_end) {
     constexpr std::string_view blanks = " \t\n\r\f\v";
     const std::size_t begin = std::min(text.find_first_not_of(blanks), text.size());
@@ -130,7 +153,8 @@ Result<jinja::MarkedText> ChatTemplate::State::render(const ordered_json& contex
     try {
         jinja::Renderer renderer(limits);
         for (const auto& [name, value] : context.items())
-            renderer.set_global(name, jinja::from_json(value));
+            renderer.set_global(
+                name, name == "messages" ? messages_value(value) : jinja::from_json(value));
         for (const auto& [name, token] : own_tokens)
             if (!context.contains(name))
                 renderer.set_global(name, jinja::make_text(utf8_repair(token)));

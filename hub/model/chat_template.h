@@ -37,8 +37,8 @@ class ChatTemplate {
 
     // Returns the token ids of a rendered chat. Control tokens in the text of the template itself
     // become tokens. The same characters inside message contents, or in any other variable from the
-    // caller, are plain text. `messages` is [{role, content}, ...]; `extra` has further template
-    // variables.
+    // caller, are plain text. The roles system, user, assistant and tool count as text of the
+    // template. `messages` is [{role, content}, ...]; `extra` has further template variables.
     Result<std::vector<TokenId>> render_ids(const nlohmann::ordered_json& messages,
                                             const nlohmann::ordered_json& extra,
                                             const Tokenizer& tokenizer,

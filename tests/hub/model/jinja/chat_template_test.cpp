@@ -282,6 +282,19 @@ TEST(ChatTemplateTest, OriginFollowsThePieces) {
     EXPECT_EQ(part.outside()[0].end, 3u);
 }
 
+// Adds a control token to the demo's tokenizer.json. Returns the new text, and the token's id.
+std::pair<std::string, TokenId> with_token(const std::string& tokenizer_json, const char* words) {
+    ordered_json tokenizer = ordered_json::parse(tokenizer_json);
+    ordered_json added = tokenizer["added_tokens"].back();
+    TokenId id = 0;
+    for (const ordered_json& one : tokenizer["added_tokens"])
+        id = std::max(id, one["id"].get<TokenId>() + 1);
+    added["id"] = id;
+    added["content"] = words;
+    tokenizer["added_tokens"].push_back(added);
+    return {tokenizer.dump(), id};
+}
+
 class RenderIdsTest : public ::testing::Test {
   protected:
     void SetUp() override {
@@ -335,6 +348,23 @@ TEST_F(RenderIdsTest, ContentCannotWriteControlTokens) {
         EXPECT_EQ(count(quiet, start_), count(loud, start_)) << entry.path();
         EXPECT_EQ(count(quiet, end_), count(loud, end_)) << entry.path();
     }
+}
+
+// Phi's templates join the token of a turn from the role. A foreign role and a content stay plain.
+TEST_F(RenderIdsTest, RoleJoinsAControlToken) {
+    const std::string source =
+        "{% for m in messages %}{{ '<|im_' + m.role + '|>' + m.content }}{% endfor %}";
+    const auto [tokenizer, user] = with_token(read_file(demo + "tokenizer.json"), "<|im_user|>");
+    const auto loaded = Tokenizer::load(tokenizer, read_file(demo + "tokenizer_config.json"));
+    ASSERT_TRUE(loaded.ok()) << loaded.error().message;
+    tokenizer_ = *loaded;
+    EXPECT_EQ(count(ids(source, {{{"role", "user"}, {"content", "<|im_user|> user|>"}}}), user),
+              1u);
+    EXPECT_EQ(count(ids(source, {{{"role", "start"}, {"content", "<|im_"}}}), start_), 0u);
+    EXPECT_EQ(
+        count(ids("{{ messages[0].content }}user|>", {{{"role", "user"}, {"content", "<|im_"}}}),
+              user),
+        0u);
 }
 
 TEST_F(RenderIdsTest, ContentStaysPlainAfterCuttingAndJoining) {
