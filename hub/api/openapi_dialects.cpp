@@ -127,6 +127,8 @@ constexpr const char* schemas = R"json({
     "model": {"type": "string", "description": "NAME or NAME:latest."},
     "messages": {"type": "array", "items": {"type": "object"}},
     "tools": {"type": "array", "items": {"$ref": "#/components/schemas/Tool"}},
+    "tool_choice": {"type": ["string", "object"], "description": "As in ChatRequest."},
+    "parallel_tool_calls": {"type": "boolean"},
     "format": {"type": ["string", "object"], "description": "json, or a schema."},
     "stream": {"type": "boolean", "default": true}, "think": {"type": ["boolean", "string"]},
     "options": {"$ref": "#/components/schemas/OllamaOptions"},

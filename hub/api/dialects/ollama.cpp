@@ -105,9 +105,9 @@ Checked<CompletionParams> read_chat(const OrderedJson& body, const ParamLimits& 
     BodyFields fields(body);
     OrderedJson chat = read_common(fields, body);
     read_messages(fields, member(body, "messages"), chat["messages"]);
-    copy(fields, "tools", chat, "tools");
-    copy(fields, "logprobs", chat, "logprobs");
-    copy(fields, "top_logprobs", chat, "top_logprobs");
+    for (const char* name :
+         {"tools", "tool_choice", "parallel_tool_calls", "logprobs", "top_logprobs"})
+        copy(fields, name, chat, name);
     if (fields.problem()) return *fields.problem();
     return named_as_asked(read_chat_params(chat, limits), "messages");
 }

@@ -110,6 +110,24 @@ TEST_F(OllamaTest, CallsAreObjectsAndComeWhole) {
     EXPECT_GT(ask(&Api::ollama_chat, body)->json()["prompt_eval_count"], said["prompt_eval_count"]);
 }
 
+TEST_F(OllamaTest, AToolChoiceIsFollowed) {
+    Json body = chat({{"stream", false},
+                      {"options", {{"num_predict", 200}, {"temperature", 0}}},
+                      {"tools", {{{"type", "function"}, {"function", add_function()}}}},
+                      {"tool_choice", "required"},
+                      {"parallel_tool_calls", false}});
+    const Json said = ask(&Api::ollama_chat, body)->json()["message"];
+    EXPECT_EQ(said["content"], "");
+    ASSERT_EQ(said["tool_calls"].size(), 1u) << said;
+    EXPECT_EQ(said["tool_calls"][0]["function"]["name"], "add");
+    EXPECT_TRUE(said["tool_calls"][0]["function"]["arguments"]["a"].is_number()) << said;
+
+    body["tool_choice"] = "none";
+    EXPECT_FALSE(ask(&Api::ollama_chat, body)->json()["message"].contains("tool_calls"));
+    body["tool_choice"] = "sometimes";
+    EXPECT_NE(refused(&Api::ollama_chat, body).find("tool_choice"), std::string::npos);
+}
+
 TEST_F(OllamaTest, ACallIsWrittenOnceItsArgumentsAreWhole) {
     CompletionParams params;
     const Json body{{"model", "m"}};
