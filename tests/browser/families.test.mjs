@@ -7,37 +7,15 @@ import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 
-import { gpt_oss, packFamily } from "../api/family_package.mjs";
-import { Hub, NativeWorker, build, run } from "./support/hub.mjs";
+import { gpt_oss } from "../api/family_package.mjs";
+import { allRemote, exact, farthest as differ, pack, patient, post, scores } from "./support/families.mjs";
+import { Hub, NativeWorker } from "./support/hub.mjs";
 import { launch, openTab, tabStatus } from "./support/tab.mjs";
 
-// The hub's own experts round rows and gates as the wire does, so that only the order of f32 sums differs, and now and
-// then the direction in which a gate is rounded to f16.
-const exact = ["--deterministic", "--wire-dtype", "f32", "--kv-dtype", "f32"];
 const tools = [{ type: "function", function: { name: "get_weather", parameters: { type: "object", properties: {
   city: { enum: ["Paris", "Oslo", "Rome"] }, days: { type: "integer", minimum: 1, maximum: 9 } },
 required: ["city", "days"], additionalProperties: false } } }];
-const patient = ["--timeout-ms", "60000", "--round-deadline-s", "300"];
 let folder, packed, alone;
-
-async function post(hub, path, body) {
-  const response = await fetch(`${hub.url}${path}`,
-    { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
-  const answer = await response.json();
-  assert.equal(response.status, 200, JSON.stringify(answer));
-  return answer;
-}
-
-// Resolves to the tokens and log-probabilities of the golden prompts and of 24 greedy tokens after each.
-async function scores(hub, golden = packed.golden) {
-  const all = [];
-  for (const { ids } of golden) {
-    const { choices: [{ logprobs }] } = await post(hub, "/v1/completions",
-      { prompt: ids, echo: true, logprobs: 1, max_tokens: 24, temperature: 0 });
-    all.push({ tokens: logprobs.tokens, values: logprobs.token_logprobs.slice(1) });
-  }
-  return all;
-}
 
 // Chats with a forced call: a raised probability of the channel's mark makes the model think first. The result of the
 // call goes back, and the last answer is words in the final channel. Resolves to both messages.
@@ -64,40 +42,19 @@ async function thinkAndCall(hub) {
     [reasoning_content, content, tool_calls?.map((one) => one.function)]);
 }
 
-const pack = (family, flags = [], into = folder) =>
-  packFamily(into, family, (args) => run(join(build, "moex-hub"), args), flags);
-
 before(async () => {
   folder = mkdtempSync(join(tmpdir(), "moex-clamped-"));
-  packed = await pack(gpt_oss);
+  packed = await pack(gpt_oss, folder);
   const hub = await Hub.start(["--model", packed.model, "--backend", "local", ...exact]);
   try {
-    alone = { scores: await scores(hub), chat: await thinkAndCall(hub) };
+    alone = { scores: await scores(hub, packed.golden), chat: await thinkAndCall(hub) };
   } finally {
     await hub.remove();
   }
 });
 after(() => rmSync(folder, { recursive: true, force: true }));
 
-// Compares a swarm's answers with those of the hub alone. Returns the largest difference of a log-probability.
-function farthest(got, bound, wanted = alone.scores) {
-  let worst = 0;
-  for (const [i, { tokens, values }] of got.entries()) {
-    assert.deepEqual(tokens, wanted[i].tokens, `prompt ${i}: the greedy tokens`);
-    for (const [at, value] of values.entries()) worst = Math.max(worst, Math.abs(value - wanted[i].values[at]));
-  }
-  console.log(`largest difference of a log-probability: ${worst}`);
-  assert.ok(worst <= bound, `${worst}`);
-}
-
-async function allRemote(hub, backends) {
-  const { calls, workers } = await hub.status();
-  assert.equal(calls.local, 0);
-  assert.ok(calls.remote > 0 && calls.remote === calls.calls, JSON.stringify(calls));
-  assert.deepEqual(workers.map((one) => one.backend).sort(), backends);
-  for (const { groups_answered, bad_answers } of workers) assert.ok(groups_answered > 0 && bad_answers === 0);
-  return calls;
-}
+const farthest = (got, bound, wanted = alone.scores) => differ(got, bound, wanted);
 
 test("two native workers compute gpt-oss's experts as the hub alone does", async (t) => {
   const hub = await Hub.start(["--model", packed.model, "--local-fallback", "off", "--replicas", "1", ...exact,
@@ -110,7 +67,7 @@ test("two native workers compute gpt-oss's experts as the hub alone does", async
   }
   await hub.until(({ health, workers }) => health === "ok" && workers.length === 2
     && workers.every(({ units_ready }) => units_ready > 0), "two workers with experts");
-  farthest(await scores(hub), 1e-3);
+  farthest(await scores(hub, packed.golden), 1e-3);
   assert.deepEqual(await thinkAndCall(hub), alone.chat);
   const { residual_max, rows_checked } = await allRemote(hub, ["cpu", "vulkan"]);
   assert.ok(rows_checked > 0 && residual_max < 1 / 3, `${rows_checked} rows, residual ${residual_max}`);
@@ -148,7 +105,7 @@ for (const [family, codes, bound] of [["qwen2-moe", "int4", 1e-3], ["glm4-moe", 
   [gpt_oss, "auto", 5e-3]])
   test(`a hub's GPU computes ${family} (${codes}) but for its routed experts`, async (t) => {
     const into = mkdtempSync(join(folder, "package-"));
-    const { model, golden } = await pack(family, ["--expert-dtype", codes], into);
+    const { model, golden } = await pack(family, into, ["--expert-dtype", codes]);
     const on_cores = await Hub.start(["--model", model, "--backend", "local", ...exact]);
     t.after(() => on_cores.remove());
     const wanted = await scores(on_cores, golden);
