@@ -89,7 +89,7 @@ Status check_supported(ConfigFields& fields, const Family& family) {
     if (mlp_bias)
         return Error{ErrorCode::unsupported,
                      "config: mlp_bias is true; biases of an FFN are not supported"};
-    if (family.window == WindowRule::by_types || family.has_delta_net) return {};
+    if (family.window == WindowRule::by_types) return {};
 
     bool sliding_window = false;
     fields.boolean("use_sliding_window", sliding_window);
@@ -98,6 +98,7 @@ Status check_supported(ConfigFields& fields, const Family& family) {
                      text("config: use_sliding_window is true; sliding-window attention is not "
                           "supported for models of type ",
                           family.type)};
+    if (family.has_delta_net) return {};  // read_mixers() reads layer_types
 
     const Json* types = fields.find("layer_types");
     if (types == nullptr) return {};
@@ -255,10 +256,22 @@ Result<RopePlan> read_rope(ConfigFields& fields, const Family& family, const Mod
     RopePlan plan{.theta = family.rope_theta};
     double rotary = family.partial_rotary;
     fields.positive("rope_theta", plan.theta);
+    fields.positive("partial_rotary_factor", rotary);
     for (const char* key : {"rope_scaling", "rope_parameters"})
         if (const Json* rope = fields.find(key))
             MOEX_TRY(read_rope_object(*rope, key, family, config.context_tokens, plan, rotary));
-    fields.positive("partial_rotary_factor", rotary);
+    const Json *older = fields.find("rope_scaling"), *newer = fields.find("rope_parameters");
+    if (older != nullptr && newer != nullptr && *older != *newer)
+        return bad_field("rope_scaling", json_excerpt(*older), "the same as rope_parameters");
+    // The value inside rope_parameters counts; another one at the top level is a contradiction.
+    for (const auto& [key, value] :
+         {std::pair("rope_theta", plan.theta), std::pair("partial_rotary_factor", rotary)}) {
+        double outer = value;
+        fields.positive(key, outer);
+        if (outer != value)
+            return bad_field(key, json_excerpt(*fields.find(key)),
+                             text("the same as in the rope parameters (", value, ")"));
+    }
     if (rotary > 1.0 || (!family.is_partly_rotated && rotary != 1.0))
         fields.wrong("partial_rotary_factor", family.is_partly_rotated ? "at most 1" : "1",
                      fields.find("partial_rotary_factor"));
@@ -469,6 +482,25 @@ Status read_layers(ConfigFields& fields, const Family& family, const ConfigKeys&
     return {};
 }
 
+// Refuses keys beside text_config that may change what the model computes: they are not read. A key
+// that has the same value in the text part, and keys about pictures and sounds, change nothing.
+Status check_beside_text(const Json& object, const Json& inner) {
+    constexpr std::string_view known[] = {"text_config", "tie_word_embeddings"};
+    constexpr std::string_view others[] = {"vision_", "image_", "video_", "audio_"};
+    for (const auto& [key, value] : object.items()) {
+        const auto begins = [&](std::string_view part) { return key.starts_with(part); };
+        if (std::find(std::begin(known), std::end(known), key) != std::end(known) ||
+            std::any_of(std::begin(others), std::end(others), begins) || is_harmless_key(key) ||
+            is_neutral_value(key, value) || member(inner, key) == value)
+            continue;
+        return Error{ErrorCode::unsupported,
+                     text("config: ", key.substr(0, 60), " is ", json_excerpt(value),
+                          " beside text_config, where it is not read; if it changes no result, "
+                          "delete it")};
+    }
+    return {};
+}
+
 }  // namespace
 
 Result<ModelConfig> parse_hf_config(const Json& object) {
@@ -480,7 +512,10 @@ Result<ModelConfig> parse_hf_config(const Json& object) {
         Json inner = part;
         if (!inner.contains("tie_word_embeddings") && object.contains("tie_word_embeddings"))
             inner["tie_word_embeddings"] = object["tie_word_embeddings"];
-        if (!inner.contains("text_config")) return parse_hf_config(inner);
+        if (!inner.contains("text_config")) {
+            MOEX_TRY(check_beside_text(object, inner));
+            return parse_hf_config(inner);
+        }
     }
     ConfigFields fields(object, {"config"});
     MOEX_ASSIGN(family, read_family(fields));
