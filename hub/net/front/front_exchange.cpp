@@ -55,6 +55,8 @@ bool FrontExchange::is_generation() const {
 void FrontExchange::start() {
     give_up_at_ = now_steady() + hubless_max;
     if (is_generation()) prompt_ = PrefixRoutes::keys_of_body(request_.body);
+    keeps_id_ = request_.method == "GET" ||
+                request_.body.find("\"resumable\"") != std::string::npos;
     ask();
 }
 
@@ -202,9 +204,7 @@ void FrontExchange::pass_block(const std::string& block) {
     } else if (!event.is_comment) {
         has_unnumbered_ = true;
     }
-    const bool keeps_id = request_.body.find("\"resumable\"") != std::string::npos ||
-                          request_.method == "GET";
-    send_chunk((keeps_id ? block : without_id(block)) + "\n\n");
+    send_chunk((keeps_id_ ? block : without_id(block)) + "\n\n");
 }
 
 // Passes lines of JSON on once. They have no numbers, so the front counts them: an answer that is

@@ -81,6 +81,7 @@ class FrontExchange : public std::enable_shared_from_this<FrontExchange> {
     std::uint64_t last_event_ = 0;  // number of the last event or line that was passed on
     bool has_unnumbered_ = false;   // an event without a number was passed on
     bool has_journal_ = true;       // false: a hub has no journal of the stream
+    bool keeps_id_ = false;         // the client gets the numbers of events
     bool over_ = false;
 };
 

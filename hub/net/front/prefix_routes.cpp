@@ -2,8 +2,9 @@
 
 #include <algorithm>
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <string>
+
+#include "hub/model/strict_json.h"
 
 namespace moex::net {
 
@@ -24,13 +25,14 @@ PrefixRoutes::Keys PrefixRoutes::keys_of(std::string_view prompt) {
 
 PrefixRoutes::Keys PrefixRoutes::keys_of_body(std::string_view body) {
     if (body.size() < block_bytes) return {};
-    const auto parsed = nlohmann::json::parse(body, nullptr, false);
-    if (!parsed.is_object()) return {};
+    // The depth is bounded, since dump() calls itself for each level. A hub refuses what is deeper.
+    const auto parsed = parse_strict_json(body, "body", {.depth_max = 64});
+    if (!parsed.ok() || !parsed->is_object()) return {};
     // The order in which templates write them. A conversation that goes on has the same beginning.
     std::string prompt;
     for (const char* name :
          {"system", "instructions", "tools", "messages", "input", "prompt", "input_prefix"})
-        if (const auto found = parsed.find(name); found != parsed.end())
+        if (const auto found = parsed->find(name); found != parsed->end())
             prompt += found->dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
     return keys_of(prompt);
 }

@@ -22,7 +22,8 @@ class PrefixRoutes {
   public:
     static constexpr std::size_t block_bytes = 256, blocks_max = 1024;
     using Keys = std::vector<std::uint64_t>;  // of the whole blocks of a prompt, in their order
-    // Returns the keys of the prompt in the JSON body of a request; empty: it has none.
+    // Returns the keys of the prompt in the JSON body of a request; empty: it has none, or the body
+    // is not one that a hub takes.
     static Keys keys_of_body(std::string_view body);
     static Keys keys_of(std::string_view prompt);
 

@@ -284,6 +284,16 @@ TEST(PrefixRoutesTest, OldPromptsAreForgottenWithinTheBound) {
     EXPECT_EQ(routes.matched(keys, 1), 0u);
 }
 
+// A front parses bodies before any hub has looked at them, or at their key.
+TEST(PrefixRoutesTest, ADeepBodyHasNoKeysAndEndsNoFront) {
+    constexpr std::size_t depth = 500'000;
+    const std::string deep = "{\"prompt\":" + std::string(depth, '[') + std::string(depth, ']') +
+                             ",\"system\":\"" + std::string(512, 'x') + "\"}";
+    EXPECT_TRUE(PrefixRoutes::keys_of_body(deep).empty());
+    EXPECT_EQ(PrefixRoutes::keys_of_body("{\"prompt\":\"" + std::string(512, 'x') + "\"}").size(),
+              2u);
+}
+
 TEST(PrefixRoutesTest, AConversationKeepsTheKeysOfItsBeginning) {
     const std::string words = prompt_of("ABCD");
     const auto body = [&](const std::string& more) {
