@@ -221,10 +221,28 @@ Result<Hello> decode_hello(ByteView frame);
 // versions are not read.
 Result<Hello> decode_capabilities(ByteView frame);
 
+// How much a hub of a fleet needs workers: what its workers hold, and its load.
+struct HubNeed {
+    std::uint32_t units = 0;    // (layer, expert) units that workers shall hold; 0: not known
+    std::uint32_t missing = 0;  // units that no worker has ready
+    std::uint32_t thin = 0;     // other units, with fewer copies than the hub wants
+    std::uint32_t workers = 0;
+    std::uint32_t streams = 0;  // answers that run
+    // The share of copies that the hub lacks, 0 to 1. A missing unit counts as two copies:
+    // {units 10, missing 2, thin 4} is 0.4. Returns 0 if nothing is known.
+    double lack() const { return units == 0 ? 0 : (2.0 * missing + thin) / (2.0 * units); }
+    friend bool operator==(const HubNeed&, const HubNeed&) = default;
+};
+// A hub lacks clearly more than another one if their lacks differ by this share. It is the
+// hysteresis of all moves of workers: a move never makes the hub that the worker leaves lack more
+// than the one that it joins.
+inline constexpr double clearly_more = 0.25;
+
 // A hub of a fleet, as its workers reach it.
 struct HubPlace {
     std::string id;       // eight hexadecimal digits
     std::string address;  // of its pages, without a path at its end: https://hub.example
+    HubNeed need{};
     friend bool operator==(const HubPlace&, const HubPlace&) = default;
 };
 inline constexpr std::size_t hub_places_max = 64;
@@ -249,7 +267,8 @@ struct Welcome {
     std::optional<WorkerArithmetic> arithmetic;  // how to compute; nullopt: as in HELLO
     std::string nonce;  // to be signed in IDENTITY; empty: the hub keeps no identities
     std::string hub;    // id of the hub; empty: it is in no fleet
-    // Other hubs of this model that live, the one with the fewest workers first.
+    HubNeed need;       // of this hub
+    // Other hubs of this model that live, the one that needs workers most first.
     std::vector<HubPlace> hubs;
 };
 Bytes encode_welcome(const Welcome& message);
@@ -320,8 +339,8 @@ inline constexpr const char* power_cap = "power";  // in WELCOME: the hub obeys 
 Bytes encode_power(std::uint32_t percent);
 Result<std::uint32_t> decode_power(ByteView frame);
 
-// HUBS (hub→worker): the other hubs that live, as in WELCOME, since they have changed. With `move`,
-// the first one lacks workers, and this worker is asked to join it.
+// HUBS (hub→worker): the other hubs that live, as in WELCOME, since they, or what they need, have
+// changed. With `move`, the first one lacks workers, and this worker is asked to join it.
 struct HubsChange {
     std::vector<HubPlace> hubs;
     bool move = false;

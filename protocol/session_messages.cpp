@@ -238,8 +238,35 @@ bool is_row_dtype(Dtype dtype) { return dtype != Dtype::int4; }
 
 constexpr std::size_t address_bytes_max = 256;
 
+Json need_json(const HubNeed& need) {
+    return {{"units", need.units},
+            {"missing", need.missing},
+            {"thin", need.thin},
+            {"workers", need.workers},
+            {"streams", need.streams}};
+}
+
+Status read_need(HubNeed& need, const Json& json) {
+    const Json* found = find_member(json, "need");
+    if (found == nullptr) return {};
+    if (!found->is_object()) return Error{ErrorCode::bad_field, "\"need\" is not an object"};
+    const std::pair<const char*, std::uint32_t*> counts[] = {{"units", &need.units},
+                                                             {"missing", &need.missing},
+                                                             {"thin", &need.thin},
+                                                             {"workers", &need.workers},
+                                                             {"streams", &need.streams}};
+    for (const auto& [name, count] : counts)
+        MOEX_TRY(read_integer_as(*count, *found, name, 0, UINT32_MAX));
+    if (std::uint64_t{need.missing} + need.thin > need.units)
+        return Error{ErrorCode::bad_field, text("a hub lacks ", need.missing, " and ", need.thin,
+                                                " of ", need.units, " units")};
+    return {};
+}
+
 Json place_json(const HubPlace& hub) {
-    return {{"id", hub.id}, {"address", wire_text(hub.address, address_bytes_max)}};
+    Json json = {{"id", hub.id}, {"address", wire_text(hub.address, address_bytes_max)}};
+    if (hub.need != HubNeed{}) json["need"] = need_json(hub.need);
+    return json;
 }
 
 Result<HubPlace> read_place(const Json& json) {
@@ -249,6 +276,7 @@ Result<HubPlace> read_place(const Json& json) {
     MOEX_TRY(read_text(hub.address, json, "address", address_bytes_max, Presence::required));
     if (!is_hub_id(hub.id))
         return Error{ErrorCode::bad_field, "the id of a hub has eight hexadecimal digits"};
+    MOEX_TRY(read_need(hub.need, json));
     return hub;
 }
 
@@ -276,6 +304,7 @@ Status read_fleet(Welcome& message, const Json& json) {
     MOEX_TRY(read_text(message.hub, json, "hub", text_bytes_max));
     if (!message.hub.empty() && !is_hub_id(message.hub))
         return Error{ErrorCode::bad_field, "the id of a hub has eight hexadecimal digits"};
+    MOEX_TRY(read_need(message.need, json));
     return read_places(message.hubs, json);
 }
 
@@ -387,6 +416,7 @@ Bytes encode_welcome(const Welcome& message) {
     if (message.arithmetic) json["arithmetic"] = worker_arithmetic_name(*message.arithmetic);
     if (!message.nonce.empty()) json["nonce"] = wire_text(message.nonce, nonce_bytes_max);
     if (!message.hub.empty()) json["hub"] = message.hub;
+    if (message.need != HubNeed{}) json["need"] = need_json(message.need);
     if (!message.hubs.empty()) json["hubs"] = places_json(message.hubs);
     return json_frame(FrameType::welcome, 0, dump_json(json));
 }

@@ -117,6 +117,7 @@ struct WorkerCore::State {
     std::string moves_to;  // id of the hub that the next connection goes to; empty: no move
     double moves_after_ms = std::numeric_limits<double>::lowest();  // earlier moves are ignored
     std::uint64_t move_timer = 0;
+    bool has_chosen_hub = false;       // the worker has joined its first hub of a fleet
     std::uint64_t reported_bytes = 0;  // the budget that the newest HELLO or BUDGET reported
     // The worker has failed, was refused or was stopped: no further events.
     bool over = false;
@@ -218,7 +219,7 @@ struct WorkerCore::State {
         moves_to = to.id;
         connect_when_closed = true;
         hub.send(encode_drain(leave_within_ms));
-        report.enter(report.status.phase, "This worker moves to a hub that lacks workers.");
+        report.enter(report.status.phase, "This worker moves to a hub that needs it more.");
         move_timer = platform.set_timer(leave_within_ms, [this] {
             move_timer = 0;
             hang_up("moves to another hub");
@@ -339,7 +340,9 @@ struct WorkerCore::State {
                       text("this worker does not answer in ", worker_arithmetic_name(arithmetic))});
         hub.welcomed(welcome.heartbeat_ms);
         end_move(welcome.hub);
-        if (!welcome.hub.empty()) platform.knows_hubs(welcome.hub, welcome.hubs);
+        if (!welcome.hub.empty())
+            platform.knows_hubs({welcome.hub, "", welcome.need}, welcome.hubs);
+        const bool may_choose = !welcome.hub.empty() && !std::exchange(has_chosen_hub, true);
         report.status.worker_id = welcome.worker_id;
         report.status.model_name = welcome.model_name;
         report.status.nonce = welcome.nonce;
@@ -387,6 +390,7 @@ struct WorkerCore::State {
         settle();
         // The status shows the nonce at once, so that it is signed before there is work to count.
         if (!report.status.nonce.empty()) report.show();
+        if (may_choose) platform.choose_hub();
     }
 
     // ---- The following functions apply the memory limit.
@@ -590,7 +594,9 @@ struct WorkerCore::State {
             case FrameType::hubs: {
                 const auto change = decode_hubs(frame);
                 if (!change.ok()) return hub.protocol_error(change.error());
-                if (moves_to.empty()) platform.knows_hubs(model->welcome.hub, change->hubs);
+                if (moves_to.empty())
+                    platform.knows_hubs({model->welcome.hub, "", model->welcome.need},
+                                        change->hubs);
                 if (change->move) move_to(change->hubs.front());
                 return;
             }
@@ -748,6 +754,10 @@ void WorkerCore::on_closed(std::uint16_t code, std::string_view reason) {
     s.reconnect_later(reason.empty()
                           ? std::string("The hub is not there. Trying again.")
                           : text("The hub closed the connection (", reason, "). Trying again."));
+}
+
+void WorkerCore::on_better_hub(const HubPlace& hub) {
+    if (!state_->over && state_->hub.online()) state_->move_to(hub);
 }
 
 void WorkerCore::on_other_hub(std::string reason) {

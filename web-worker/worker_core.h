@@ -52,6 +52,9 @@ class WorkerCore {
     void on_frame_in_place(std::span<std::byte> memory, std::size_t frame_bytes);
     void on_text();  // reports a text message, which the protocol does not have
     void on_closed(std::uint16_t code, std::string_view reason);
+    // The platform has found a hub of the fleet that needs the worker more, or is nearer: the
+    // worker moves there.
+    void on_better_hub(const HubPlace& hub);
     // Called instead of on_open() or on_closed() if the hub is another one than the known one. The
     // phase becomes refused, and the worker does not retry.
     void on_other_hub(std::string reason);

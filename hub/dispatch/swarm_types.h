@@ -35,6 +35,7 @@ namespace moex {
 struct FleetPlaces {
     std::string own;
     std::vector<HubPlace> others;
+    HubNeed need{};  // of this hub
 };
 
 struct SwarmOptions {
@@ -269,6 +270,25 @@ struct Coverage {  // counts over all (layer, expert) units
     // with PlacementRule::groups: units that no worker of their own group shall hold
     std::uint32_t away = 0;
     std::uint32_t extra = 0;  // units that shall have one copy more than `replicas`
+};
+
+// The copies of units at the workers that stay, and what leaves with each of them. A worker that an
+// operator drains does not stay.
+struct UnitCopies {
+    std::uint32_t units = 0;
+    std::uint32_t missing = 0;  // units that no worker has ready
+    // other units that have fewer copies than wanted, ready or ordered, and that no worker has
+    // memory for
+    std::uint32_t thin = 0;
+    std::uint32_t wanted = 0;  // copies of each unit
+    std::uint32_t room = 0;    // further units for which the workers have memory, and no order
+    struct Share {
+        std::uint32_t alone = 0;    // units that no other worker has ready
+        std::uint32_t thinned = 0;  // units that have fewer copies than wanted without this worker
+        std::uint32_t room = 0;
+        bool is_loading = false;  // it has orders that are not ready
+    };
+    std::map<WorkerId, Share> shares;
 };
 
 }  // namespace moex

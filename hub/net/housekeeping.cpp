@@ -4,7 +4,6 @@
 #include <ctime>
 
 #include "hub/base/log.h"
-#include "hub/net/fleet/worker_moves.h"
 
 namespace moex::net {
 namespace {
@@ -12,9 +11,8 @@ namespace {
 // A worker without work is recorded in the registry again after this number of ticks (seconds).
 constexpr std::uint32_t see_idle_every_ticks = 60;
 constexpr std::uint32_t coverage_every_ticks = 10;
-// The members of a fleet that a hub sees are six seconds old at most, so that a move is seen before
-// the next one.
-constexpr std::uint32_t move_every_ticks = 10;
+// A hub renews its lease as often.
+constexpr std::uint32_t copies_every_ticks = 3;
 constexpr std::size_t speed_samples = 6;  // one sample a second: they span five seconds
 
 }  // namespace
@@ -59,7 +57,7 @@ void Housekeeping::tick() {
     ++ticks_;
     record();
     watch_minute();
-    move_workers();
+    look_at_fleet();
     timer_.expires_after(1s);
     timer_.async_wait([this](NetError error) {
         if (!error) tick();
@@ -165,46 +163,73 @@ void Housekeeping::on_worker_event(const WorkerEvent& event) {
         trust_.write(event.view->worker_key);
 }
 
-// Sends the workers the hubs that live, once these have changed.
+std::set<WorkerId> Housekeeping::leaving() const {
+    std::set<WorkerId> ids;
+    for (const auto& [id, tick] : asked_)
+        if (ticks_ - tick < MovePause::leave_looks_max) ids.insert(id);
+    return ids;
+}
+
+void Housekeeping::count_copies() {
+    const UnitCopies copies = hub_.swarm.load()->core().copies(leaving());
+    hub_.units = copies.units;
+    hub_.units_missing = copies.missing;
+    hub_.units_thin = copies.thin;
+}
+
+// Sends the workers the hubs that live, once these or what they need have changed.
 void Housekeeping::tell_hubs(const FleetPlaces& places) {
-    std::set<std::string> ids;
-    for (const HubPlace& hub : places.others) ids.insert(hub.id);
-    if (std::exchange(told_hubs_, ids) == ids) return;
+    if (!told_hubs_.changes(places.others, ticks_)) return;
     SwarmBackend* swarm = hub_.swarm;
     for (const WorkerView& worker : swarm->core().workers())
         if (worker.reads_hubs) (void)swarm->tell_hubs(worker.id, {places.others, false});
-    log_info("fleet: workers know the other hubs", kv("hubs", ids.size()));
+    log_info("fleet: workers know the other hubs", kv("hubs", places.others.size()));
 }
 
-void Housekeeping::move_workers() {
+void Housekeeping::look_at_fleet() {
     SwarmBackend* swarm = hub_.swarm;
     if (!swarm || !hub_.registry.is_shared()) return;
+    if (ticks_ % copies_every_ticks == 1) count_copies();
+    std::erase_if(asked_, [&](const auto& asked) { return !swarm->core().worker(asked.first); });
+    pause_.look(!leaving().empty());
+
     const auto fleet = hub_.registry.fleet();
     // Members of a view that no one renews do not change when workers move, so that all hubs would
     // send workers to the same hub again and again.
     if (hub_.registry.store_is_away() || !fleet->is_fresh(now_steady())) return;
-    Member self = fleet->self;
-    tell_hubs(places_of(self, fleet->members));
-    if (ticks_ % move_every_ticks != 0) return;
+    tell_hubs(places_of(fleet->self, fleet->members));
+    if (pause_.is_over()) move_worker(*fleet);
+}
 
-    const std::vector<WorkerView> workers = swarm->core().workers();
-    std::erase_if(asked_, [&](WorkerId id) {
-        return std::ranges::find(workers, id, &WorkerView::id) == workers.end();
-    });
-    self.workers = workers.size();
-    const double uniform = std::generate_canonical<double, 32>(random_);
-    const auto move = choose_move(self, fleet->members, workers, asked_, uniform);
-    if (!move) return;
+void Housekeeping::move_worker(const FleetView& fleet) {
+    SwarmBackend* swarm = hub_.swarm;
     const SwarmCore& core = swarm->core();
-    if (!core.options().local_fallback && !can_spare_one(core.coverage(), workers, asked_))
-        return log_rarely(LogLevel::info,
-                          "fleet: no worker is sent to another hub, which would leave experts "
-                          "without a holder here",
-                          kv("hub", move->hub.id));
-    if (!swarm->tell_hubs(move->worker, {{move->hub}, true}).ok()) return;
-    asked_.insert(move->worker);
-    log_info("fleet: a worker is asked to join a hub that has fewer", kv("worker", move->worker),
-             kv("hub", move->hub.id));
+    std::set<WorkerId> asked;
+    for (const auto& [id, tick] : asked_) asked.insert(id);
+    const std::vector<WorkerView> workers = core.workers();
+    const UnitCopies copies = core.copies(leaving());
+    const MoveChoice choice = choose_move(
+        {.self = fleet.self,
+         .members = fleet.members,
+         .workers = workers,
+         .copies = copies,
+         .asked = asked,
+         .computes_experts = core.options().local_fallback,
+         .uniform = std::generate_canonical<double, 32>(random_)});
+    if (choice.keeps_holders)
+        log_rarely(LogLevel::info,
+                   "fleet: no worker is sent to another hub, which would leave experts without a "
+                   "holder here",
+                   kv("workers", workers.size()));
+    // A probability decides once in ten seconds, whatever the answer.
+    pause_.decided();
+    if (!choice.move) return;
+    const WorkerMove& move = *choice.move;
+    if (!swarm->tell_hubs(move.worker, {{move.hub}, true}).ok()) return;
+    asked_[move.worker] = ticks_;
+    log_info("fleet: a worker is asked to join a hub that needs it more", kv("worker", move.worker),
+             kv("hub", move.hub.id), kv("missing", move.hub.need.missing),
+             kv("thin", move.hub.need.thin));
 }
 
 }  // namespace moex::net

@@ -1,6 +1,6 @@
 // Runs once a second on the swarm's strand. Updates the speed that the status page shows, and
 // writes the counts of calls, workers and minutes to the registry. In a fleet it also asks workers
-// to join hubs that have fewer.
+// to join hubs that need them more.
 #pragma once
 
 #include <deque>
@@ -9,6 +9,7 @@
 #include <set>
 
 #include "hub/net/fleet/trust_keeper.h"
+#include "hub/net/fleet/worker_moves.h"
 #include "hub/net/hub_context.h"
 
 namespace moex::net {
@@ -32,8 +33,12 @@ class Housekeeping {
     void tick();
     void watch_minute();
     void end_minute();
+    void count_copies();
     void tell_hubs(const FleetPlaces& places);
-    void move_workers();
+    void look_at_fleet();
+    void move_worker(const FleetView& fleet);
+    // Those of asked_ that may still go.
+    std::set<WorkerId> leaving() const;
 
     HubContext& hub_;
     asio::steady_timer timer_;
@@ -45,9 +50,11 @@ class Housekeeping {
     std::map<std::string, std::uint64_t> counters_;
     std::map<WorkerId, Seen> workers_;
     TrustKeeper trust_;
-    std::set<std::string> told_hubs_;  // ids of the other hubs, as the workers know them
-    std::set<WorkerId> asked_;         // connected workers that were asked to join another hub
-    std::minstd_rand random_;          // spreads these requests over the hubs of a fleet
+    HubNews told_hubs_;  // the other hubs, as the workers know them
+    // Connected workers that were asked to join another hub, and the tick of the request.
+    std::map<WorkerId, std::uint32_t> asked_;
+    MovePause pause_;
+    std::minstd_rand random_;  // spreads these requests over the hubs of a fleet
 
     // The record of the current minute, and the counts at the beginning of that minute.
     HistoryMinute minute_;

@@ -179,6 +179,8 @@ struct HubContext {
     std::atomic<std::uint64_t> requests_refused{0};
     std::atomic<double> decode_tokens_per_s{0};
     std::atomic<std::uint32_t> workers_connected{0};
+    // What the workers of a hub in a fleet hold, some seconds ago (UnitCopies).
+    std::atomic<std::uint32_t> units{0}, units_missing{0}, units_thin{0};
     // Number of answers that have begun, and the sum of their times to the first token in
     // microseconds. The history uses both.
     std::atomic<std::uint64_t> answers_begun{0}, first_token_us{0};

@@ -288,7 +288,9 @@ std::string Server::make_admin_url() const {
     return text(state_->hub.base_url, "/admin.html#once=", *token);
 }
 Server::Load Server::load() const {
-    return {state_->hub.active_requests, state_->hub.workers_connected};
+    const HubContext& hub = state_->hub;
+    return {hub.active_requests, hub.workers_connected, hub.units, hub.units_missing,
+            hub.units_thin};
 }
 SwarmHost& Server::swarm_host() { return state_->host; }
 

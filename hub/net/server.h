@@ -31,6 +31,8 @@ class Server {
     // The number of requests and of workers that this server has now. Any thread may call load().
     struct Load {
         std::uint32_t requests = 0, workers = 0;
+        // of a hub in a fleet, as in HubNeed
+        std::uint32_t units = 0, missing = 0, thin = 0;
     };
     Load load() const;
     SwarmHost& swarm_host();  // the server owns the host's strand; usable before run()

@@ -27,13 +27,15 @@ class StoredMembership : public Membership {
         Statement enter(
             *session,
             text("INSERT INTO hubs (hub_id, fence, deadline_ms, address, model, package, version, "
-                 "streams, workers, keys_seen) VALUES (?, nextval('hub_fences'), ",
+                 "streams, workers, keys_seen, units, missing, thin) VALUES (?, "
+                 "nextval('hub_fences'), ",
                  now_ms,
-                 " + ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (hub_id) DO UPDATE SET fence = "
+                 " + ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (hub_id) DO UPDATE SET fence = "
                  "excluded.fence, deadline_ms = excluded.deadline_ms, address = excluded.address, "
                  "model = excluded.model, package = excluded.package, version = excluded.version, "
                  "streams = excluded.streams, workers = excluded.workers, keys_seen = "
-                 "excluded.keys_seen RETURNING fence"));
+                 "excluded.keys_seen, units = excluded.units, missing = excluded.missing, thin = "
+                 "excluded.thin RETURNING fence"));
         enter.bind(std::string_view(member.hub_id)).bind(ms_of(life));
         bind_words(enter, member);
         const std::int64_t fence = enter.step() ? enter.integer(0) : 0;
@@ -48,7 +50,8 @@ class StoredMembership : public Membership {
                 *session,
                 text("UPDATE hubs SET deadline_ms = ", now_ms,
                      " + ?, address = ?, model = ?, package = ?, version = ?, streams = ?, "
-                     "workers = ?, keys_seen = ? WHERE hub_id = ? AND fence = ?"));
+                     "workers = ?, keys_seen = ?, units = ?, missing = ?, thin = ? WHERE hub_id = "
+                     "? AND fence = ?"));
             renew.bind(ms_of(life));
             bind_words(renew, member);
             MOEX_TRY(renew.bind(std::string_view(member.hub_id)).bind(member.fence).run());
@@ -68,7 +71,7 @@ class StoredMembership : public Membership {
         MOEX_ASSIGN(session, store_.session());
         Statement select(*session,
                          text("SELECT hub_id, fence, address, model, package, version, streams, "
-                              "workers, keys_seen, deadline_ms - ",
+                              "workers, keys_seen, units, missing, thin, deadline_ms - ",
                               now_ms, " FROM hubs ORDER BY hub_id"));
         std::vector<Member> members;
         while (select.step())
@@ -80,8 +83,11 @@ class StoredMembership : public Membership {
                                .version = select.text_column(5),
                                .streams = static_cast<std::uint64_t>(select.integer(6)),
                                .workers = static_cast<std::uint64_t>(select.integer(7)),
+                               .units = static_cast<std::uint64_t>(select.integer(9)),
+                               .missing = static_cast<std::uint64_t>(select.integer(10)),
+                               .thin = static_cast<std::uint64_t>(select.integer(11)),
                                .keys_seen = select.text_column(8),
-                               .left_ms = select.integer(9)});
+                               .left_ms = select.integer(12)});
         MOEX_TRY(select.status());
         return members;
     }
@@ -102,7 +108,10 @@ class StoredMembership : public Membership {
             .bind(std::string_view(member.version));
         statement.bind(static_cast<std::int64_t>(member.streams))
             .bind(static_cast<std::int64_t>(member.workers))
-            .bind(std::string_view(member.keys_seen));
+            .bind(std::string_view(member.keys_seen))
+            .bind(static_cast<std::int64_t>(member.units))
+            .bind(static_cast<std::int64_t>(member.missing))
+            .bind(static_cast<std::int64_t>(member.thin));
     }
     Store& store_;
 };

@@ -24,6 +24,9 @@ struct Member {
     std::string model, package_sha256, version;
     std::uint64_t streams = 0;  // answers that run
     std::uint64_t workers = 0;
+    // What the workers hold, as in HubNeed (protocol/messages.h). units is 0 at a hub that takes no
+    // workers, and at one that does not report it.
+    std::uint64_t units = 0, missing = 0, thin = 0;
     std::string keys_seen;     // digest of the keys that the hub uses
     std::int64_t left_ms = 0;  // until its deadline; negative: since its deadline
 };

@@ -82,7 +82,8 @@ test('a worker joins another hub and comes back, with weights and record', how,
     await until(async () => (await statusOf(hubs[0])).fleet.filter((hub) => hub.lives).length === 2);
     const worker = await startWorker([hubs[0].join], token);
     try {
-      const first = await workerAt(hubs[0]);
+      const { coverage: { units } } = await statusOf(hubs[0]);
+      const first = await workerAt(hubs[0], (one) => one.units_ready === units);
       const bytes = worker.downloaded();
       assert.ok(bytes > 0);
       const alone = await ask(hubs[0], 40);
@@ -92,7 +93,7 @@ test('a worker joins another hub and comes back, with weights and record', how,
       const sent = weightsSent(log(0)).length;
 
       await stop(0);
-      const second = await workerAt(hubs[1], (one) => one.trust === 'proven');
+      const second = await workerAt(hubs[1], (one) => one.trust === 'proven' && one.units_ready > 0);
       assert.equal(second.units_ready, first.units_ready);
       assert.ok(second.check_rate < 1, 'the record came along');
       assert.equal((await ask(hubs[1], 40)).choices[0].text, alone.choices[0].text);
@@ -127,34 +128,83 @@ test('a worker joins another hub and comes back, with weights and record', how,
     } finally { await worker.stop(); }
   }));
 
-test('a hub without workers is sent one by the hub that has two', how, (context) => ofTwoHubs(async ({ hubs, log }) => {
-  const token = new URL(hubs[0].join).hash.slice('#token='.length);
+const tokenOf = ({ join }) => new URL(join).hash.slice('#token='.length);
+const asksIn = (hub) => [...hub.stderr().matchAll(/a worker is asked to join a hub that needs it more/g)].length;
+// Ends the workers, and checks that none fetched weights again and that hub 1 has sent none.
+async function endMoved(workers, bytes, log) {
+  const now = workers.map((one) => one.downloaded());
+  for (const one of workers) assert.equal(await one.stop(), 0, one.stderr());
+  assert.deepEqual(now, bytes);
+  assert.deepEqual(weightsSent(log(1)), []);
+}
+
+test('a hub without workers is sent one by the hub that has two', how,
+  (context) => ofTwoHubs(async ({ hubs, start, stop, log }) => {
+    await stop(1);   // the workers would choose the needier hub by themselves
+    const workers = [];
+    try {
+      for (let i = 0; i < 2; ++i) workers.push(await startWorker([hubs[0].join], tokenOf(hubs[0])));
+      const bytes = workers.map((one) => one.downloaded());
+      await start(1);
+      const begun = Date.now();
+      await workerAt(hubs[1]);
+      await until(async () => (await workersOf(hubs[0])).length === 1);
+      context.diagnostic(`moved ${Date.now() - begun} ms after the hub was there`);
+      assert.equal(asksIn(hubs[0]), 1);
+      await ask(hubs[1], 40);
+      assert.ok((await workerAt(hubs[1])).groups_answered > 0);
+      await endMoved(workers, bytes, log);
+    } finally { for (const one of workers) await one.stop(); }
+  }));
+
+// Six workers, each with memory for all experts, are at one hub. The two hubs look once in ten seconds. A worker that
+// moves holds its part of the experts, and fetches others at the hub that lacks them.
+test('workers settle after as many moves as there are workers to move', how,
+  (context) => ofTwoHubs(async ({ hubs, start, stop }) => {
+    await stop(1);
+    const workers = [];
+    try {
+      for (let i = 0; i < 6; ++i) workers.push(await startWorker([hubs[0].join], tokenOf(hubs[0])));
+      await until(async () => (await workersOf(hubs[0])).length === 6);
+      await start(1);
+      const counts = () => Promise.all(hubs.map(async (hub) => (await workersOf(hub)).length));
+      for (let moved = 1; moved <= 3; ++moved) await until(async () => (await counts())[1] === moved);
+      await until(async () => (await counts()).join() === '3,3', () => 'they are not three each');
+      await sleep(25_000);   // two further looks of both hubs
+      assert.deepEqual(await counts(), [3, 3]);
+      assert.deepEqual(hubs.map(asksIn), [3, 0]);
+      context.diagnostic('6 workers at one hub: 3 moves, then none');
+    } finally { for (const one of workers) assert.equal(await one.stop(), 0, one.stderr()); }
+  }));
+
+// A new worker learns from WELCOME what the hubs need, and loads nothing at the hub that needs it less.
+test('a new worker joins the hub that needs it most', how, () => ofTwoHubs(async ({ hubs }) => {
   const workers = [];
   try {
-    for (let i = 0; i < 2; ++i) workers.push(await startWorker([hubs[0].join], token));
-    const bytes = workers.map((one) => one.downloaded());
-    const begun = Date.now();
+    workers.push(await startWorker([hubs[0].join], tokenOf(hubs[0])));
+    await workerAt(hubs[0]);
+    const needOf = async (i) => (await statusOf(hubs[0])).fleet.find((one) => one.is_this === (i === 0));
+    await until(async () => (await needOf(0)).units_missing === 0 && (await needOf(1)).units_missing > 0);
+    workers.push(await startWorker([hubs[0].join], tokenOf(hubs[0])));
     await workerAt(hubs[1]);
-    await until(async () => (await workersOf(hubs[0])).length === 1);
-    context.diagnostic(`moved ${Date.now() - begun} ms after the second worker served`);
-    assert.match(hubs[0].stderr(), /a worker is asked to join a hub that has fewer/);
-    await ask(hubs[1], 40);
-    assert.ok((await workerAt(hubs[1])).groups_answered > 0);
-    assert.deepEqual(workers.map((one) => one.downloaded()), bytes);
-    assert.deepEqual(weightsSent(log(1)), []);
+    assert.equal((await workersOf(hubs[0])).length, 1);
+    assert.deepEqual(hubs.map(asksIn), [0, 0], 'no hub asked it');
   } finally { for (const one of workers) assert.equal(await one.stop(), 0, one.stderr()); }
 }));
 
-test('a hub whose experts have one holder each gives no worker away', how, () => ofTwoHubs(async ({ hubs }) => {
+const giver = 'a hub whose experts have one holder each gives no worker away';
+test(giver, how, () => ofTwoHubs(async ({ hubs, start, stop }) => {
+  await stop(1);   // the second worker would choose it
   const token = new URL(hubs[0].join).hash.slice('#token='.length);
   const workers = [];
   try {
     for (let i = 0; i < 2; ++i) workers.push(await startWorker([hubs[0].join], token));
+    await start(1);
     await until(async () => {
       await new Promise((resolve) => { setImmediate(resolve); });
       return /is asked to join a hub|without a holder here/.test(hubs[0].stderr());
     }, hubs[0].stderr);
-    assert.doesNotMatch(hubs[0].stderr(), /a worker is asked to join a hub that has fewer/);
+    assert.doesNotMatch(hubs[0].stderr(), /a worker is asked to join a hub that needs it more/);
     assert.equal((await workersOf(hubs[0])).length, 2);
     assert.deepEqual(await workersOf(hubs[1]), []);
     await ask(hubs[0], 40);
@@ -171,15 +221,14 @@ test('no worker moves while the store is away', how, () => ofTwoHubs(async ({ hu
     await hubs[0].logged('the store is away');
     for (let i = 0; i < 2; ++i) workers.push(await startWorker([hubs[0].join], token));
     await sleep(12_000);   // a hub looks every ten seconds whether it has a worker to give
-    assert.doesNotMatch(hubs[0].stderr(), /a worker is asked to join a hub that has fewer/);
+    assert.doesNotMatch(hubs[0].stderr(), /a worker is asked to join a hub that needs it more/);
     assert.equal((await workersOf(hubs[0])).length, 2);
     await store.start();
-    await hubs[0].logged('a worker is asked to join a hub that has fewer');
+    await hubs[0].logged('a worker is asked to join a hub that needs it more');
     await workerAt(hubs[1]);
   } finally { for (const one of workers) assert.equal(await one.stop(), 0, one.stderr()); }
 }));
 
-const tokenOf = ({ join }) => new URL(join).hash.slice('#token='.length);
 // The status of the answer to an upgrade request.
 const upgrade = (hub, query, token = tokenOf(hub)) => new Promise((resolve, reject) => {
   const { hostname, port } = new URL(hub.url), socket = connect(Number(port), hostname);

@@ -534,6 +534,28 @@ TEST(HubsTest, ComesBackAndBadOnesAreRefused) {
         "bad_field");
 }
 
+TEST(HubsTest, NeedsComeBackAndBadOnesAreRefused) {
+    const HubNeed need{.units = 96, .missing = 40, .thin = 56, .workers = 2, .streams = 7};
+    const HubsChange sent{{{"0a1b2c3d", "https://hub.example", need}}, false};
+    const Bytes frame = encode_hubs(sent);
+    EXPECT_EQ(decode_hubs(frame).value(), sent);
+    const auto with_need = [&](auto change) {
+        return verdict(decode_hubs(
+            changed(frame, FrameType::hubs, [&](Json& json) { change(json["hubs"][0]["need"]); })));
+    };
+    EXPECT_EQ(with_need([](Json& json) { json["more"] = 1; }), "ok") << "a later field";
+    EXPECT_EQ(with_need([](Json& json) { json.erase("thin"); }), "ok") << "0";
+    EXPECT_EQ(with_need([](Json& json) { json = 5; }), "bad_field");
+    EXPECT_EQ(with_need([](Json& json) { json["workers"] = -1; }), "bad_field");
+    EXPECT_EQ(with_need([](Json& json) { json["streams"] = 1ull << 32; }), "bad_field");
+    EXPECT_EQ(with_need([](Json& json) { json["missing"] = 41; }), "bad_field");
+
+    Welcome welcome = sample_welcome();
+    welcome.hub = "0a1b2c3d";
+    welcome.need = need;
+    EXPECT_EQ(decode_welcome(encode_welcome(welcome))->need, need);
+}
+
 TEST(BudgetTest, ComesBackAndBadOnesAreRefused) {
     const Bytes frame = encode_budget({.budget_bytes = 0xfedcba9876543210, .dropped = {{1, 2}}});
     const auto decode = [](ByteView bytes) { return decode_budget(bytes, small_limits()); };

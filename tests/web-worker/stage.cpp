@@ -294,6 +294,7 @@ Bytes Stage::welcome_frame() const {
                            .arithmetic = hub_asks,
                            .nonce = hub_nonce,
                            .hub = hub_id,
+                           .need = hub_need,
                            .hubs = hubs});
 }
 

@@ -94,9 +94,14 @@ class Stage : public Platform {
 
     // ---- The following functions implement Platform.
     void connect() override;
-    void knows_hubs(std::string_view id, const std::vector<HubPlace>& others) override {
-        known_hub = id;
+    void knows_hubs(const HubPlace& here, const std::vector<HubPlace>& others) override {
+        known_hub = here.id;
+        known_need = here.need;
         other_hubs = others;
+    }
+    void choose_hub() override {
+        ++choices;
+        if (better_hub) core->on_better_hub(*better_hub);
     }
     bool move_to(const HubPlace& hub) override {
         moves_to = hub;
@@ -148,7 +153,10 @@ class Stage : public Platform {
     std::string hub_id;          // of the scripted hub; empty: it is in no fleet
     std::vector<HubPlace> hubs;  // that its WELCOME lists
     std::string known_hub;       // what the platform was told: the id, the others, a move
+    HubNeed hub_need, known_need;
     std::vector<HubPlace> other_hubs;
+    int choices = 0;                     // calls of choose_hub()
+    std::optional<HubPlace> better_hub;  // its answer
     HubPlace moves_to;
     bool can_move = true;
     bool connected = false;

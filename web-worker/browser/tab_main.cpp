@@ -17,13 +17,23 @@
 namespace moex {
 namespace {
 
+constexpr int going_away = 1001;
+
 // Implements the worker core's platform with calls to JavaScript.
 class TabPlatform : public Platform {
   public:
     void connect() override { mx_connect(); }
-    void knows_hubs(std::string_view id, const std::vector<HubPlace>&) override {
-        hubs_.arrived(id);
-        mx_next_hub(std::string(id).c_str());
+    void knows_hubs(const HubPlace& here, const std::vector<HubPlace>& others) override {
+        hubs_.arrived(here, others);
+        mx_next_hub(here.id.c_str());
+    }
+    void choose_hub() override {
+        if (const auto hub = hubs_.better(draw_)) core_->on_better_hub(*hub);
+    }
+    void set_core(WorkerCore* core) { core_ = core; }
+    // The hub has ended the connection, since it stops or the tab moves.
+    void hub_stopped() {
+        if (const auto hub = hubs_.after_stop(draw_)) mx_next_hub(hub->id.c_str());
     }
     bool move_to(const HubPlace& hub) override {
         if (!hubs_.move_to(hub.id)) return false;
@@ -115,6 +125,8 @@ class TabPlatform : public Platform {
         std::function<void(Result<Bytes>)> done;
     };
     TabHubs hubs_;
+    const std::function<double()> draw_ = [] { return mx_random(); };
+    WorkerCore* core_ = nullptr;
     std::uint32_t next_ticket_ = 1;
     std::unordered_map<std::uint32_t, Fetch> fetches_;
     std::unordered_map<std::uint32_t, std::function<void(bool)>> accepting_;
@@ -172,6 +184,7 @@ EMSCRIPTEN_KEEPALIVE void mx_start(const char* json, std::uint32_t size_bytes) {
     worker.spans_bytes_max = spans_bytes_max;
 
     tab().core = std::make_unique<WorkerCore>(tab().platform, std::move(worker));
+    tab().platform.set_core(tab().core.get());
     tab().core->start();
 }
 EMSCRIPTEN_KEEPALIVE void mx_pause() {
@@ -232,6 +245,7 @@ EMSCRIPTEN_KEEPALIVE void mx_on_text() {
     if (tab().core) tab().core->on_text();
 }
 EMSCRIPTEN_KEEPALIVE void mx_on_closed(int code, const char* reason, std::uint32_t size_bytes) {
+    if (code == going_away) tab().platform.hub_stopped();
     if (tab().core)
         tab().core->on_closed(static_cast<std::uint16_t>(code),
                               std::string_view(reason, size_bytes));

@@ -69,7 +69,9 @@ void add(std::vector<HubUrl>& hubs, const HubUrl& hub) {
 
 }  // namespace
 
-HubList::HubList(std::vector<HubUrl> given) : given_(std::move(given)) {
+HubList::HubList(std::vector<HubUrl> given, std::function<double()> random)
+    : given_(std::move(given)),
+      random_(std::move(random)) {
     for (const HubUrl& hub : given_) add(tries_, hub);
 }
 
@@ -82,22 +84,73 @@ std::optional<HubUrl> HubList::url_of(const HubPlace& hub) const {
     return *std::move(url);
 }
 
-void HubList::welcomed(std::string_view id, const std::vector<HubPlace>& others) {
-    refused_.clear();
-    HubUrl here = current();
-    // Name the hub from now on, so that a balancer sends this worker back to the same one.
-    here.hub_id = id;
+HubOption HubList::option(const HubNeed& need, const HubUrl& hub) const {
+    const auto rtt = rtts_ms_.find(hub.authority());
+    return {.need = need, .rtt_ms = rtt == rtts_ms_.end() ? std::nullopt : rtt->second};
+}
+
+void HubList::rank() {
+    std::vector<HubOption> options;
+    for (const Other& other : others_) options.push_back(option(other.place.need, other.url));
+    std::vector<Other> ranked;
+    for (const std::size_t i : rank_hubs(options, random_)) ranked.push_back(others_[i]);
+    others_ = std::move(ranked);
+}
+
+// Lists the current hub first, then the others.
+void HubList::list_tries() {
+    const HubUrl here = current();
     std::vector<HubUrl> tries{here};
-    for (const HubPlace& other : others)
-        if (const auto url = url_of(other)) add(tries, *url);
+    for (const Other& other : others_) add(tries, other.url);
     // The address of this hub without its id comes last: a balancer there knows any other hub.
     for (const bool is_here : {false, true})
         for (HubUrl hub : given_) {
             const HubUrl as_given = hub;
-            hub.hub_id = id;
+            hub.hub_id = here_.id;
             if (is_same(hub, here) == is_here) add(tries, as_given);
         }
     tries_ = std::move(tries);
+}
+
+void HubList::welcomed(const HubPlace& here, const std::vector<HubPlace>& others) {
+    refused_.clear();
+    here_ = here;
+    // Name the hub from now on, so that a balancer sends this worker back to the same one.
+    tries_.front().hub_id = here.id;
+    others_.clear();
+    for (const HubPlace& other : others)
+        if (auto url = url_of(other)) others_.push_back({other, *std::move(url)});
+    // A hub that did not answer in time may do so now.
+    std::erase_if(rtts_ms_, [](const auto& known) { return !known.second; });
+    rank();
+    list_tries();
+}
+
+std::vector<HubUrl> HubList::unmeasured(std::size_t count) const {
+    std::vector<HubUrl> hubs{current()};
+    for (const Other& other : others_) hubs.push_back(other.url);
+    std::set<std::string> seen;
+    std::erase_if(hubs, [&](const HubUrl& hub) {
+        return rtts_ms_.contains(hub.authority()) || !seen.insert(hub.authority()).second;
+    });
+    if (hubs.size() > count) hubs.resize(count);
+    return hubs;
+}
+
+void HubList::measured(const HubUrl& hub, std::optional<double> rtt_ms) {
+    rtts_ms_[hub.authority()] = rtt_ms;
+    // While the worker tries one hub after the other, their order stays.
+    if (here_.id.empty() || current().hub_id != here_.id) return;
+    rank();
+    list_tries();
+}
+
+std::optional<HubPlace> HubList::better() const {
+    if (others_.empty() || current().hub_id != here_.id) return std::nullopt;
+    const Other& best = others_.front();
+    const bool is_better = is_clearly_better(option(best.place.need, best.url),
+                                             option(here_.need, current()));
+    return is_better ? std::optional(best.place) : std::nullopt;
 }
 
 bool HubList::move_to(const HubPlace& hub) {

@@ -15,6 +15,7 @@
 #include "web-worker/native/blob_fetcher.h"
 #include "web-worker/native/hub_list.h"
 #include "web-worker/native/known_hub.h"
+#include "web-worker/native/round_trips.h"
 #include "web-worker/native/shared_device.h"
 #include "web-worker/native/websocket_client.h"
 
@@ -22,6 +23,9 @@ namespace moex::native {
 namespace {
 
 constexpr std::uint16_t going_away = 1001, closed_abnormally = 1006;
+// A hub that takes longer to answer is not worth joining while others answer.
+constexpr auto measured_within = std::chrono::milliseconds(500);
+constexpr std::size_t hubs_measured_max = 8;  // after each news of hubs
 constexpr auto leave_max = std::chrono::seconds(12);
 constexpr auto leave_check = std::chrono::milliseconds(10);
 
@@ -47,17 +51,36 @@ class HubChecks {
     asio::thread_pool thread_{1};
 };
 
+// Measures round trips on a thread of its own, and calls back on the event loop.
+class RoundTrips {
+  public:
+    using Times = std::vector<std::optional<double>>;
+    explicit RoundTrips(asio::io_context& io) : io_(io) {}
+    ~RoundTrips() { thread_.join(); }
+    void start(std::vector<HubUrl> hubs, std::function<void(const Times&)> done) {
+        asio::post(thread_, [this, hubs = std::move(hubs), done = std::move(done)] {
+            asio::post(io_, [done, times = round_trips_ms(hubs, measured_within)] { done(times); });
+        });
+    }
+
+  private:
+    asio::io_context& io_;
+    asio::thread_pool thread_{1};
+};
+
 class NativePlatform : public Platform {
   public:
     NativePlatform(asio::io_context& io, SharedDevice& devices, HubChecks& checks,
-                   const NativeOptions& options, const std::filesystem::path& cache,
+                   RoundTrips& round_trips, const NativeOptions& options,
+                   const std::filesystem::path& cache,
                    std::function<void(const WorkerStatus&)> on_status)
         : io_(io),
           devices_(devices),
           checks_(checks),
+          round_trips_(round_trips),
           options_(options),
           on_status_(std::move(on_status)),
-          hubs_(options.hubs),
+          hubs_(options.hubs, [this] { return random(); }),
           fetcher_(
               address(),
               {.folder = cache,
@@ -98,8 +121,16 @@ class NativePlatform : public Platform {
             core_->on_closed(closed_abnormally, hub.error().message);
         });
     }
-    void knows_hubs(std::string_view id, const std::vector<HubPlace>& others) override {
-        hubs_.welcomed(id, others);
+    void knows_hubs(const HubPlace& here, const std::vector<HubPlace>& others) override {
+        hubs_.welcomed(here, others);
+        if (!others.empty()) measure([] {});
+    }
+    void choose_hub() override {
+        measure([this, mine = std::weak_ptr<WebSocketClient>(socket_)] {
+            const auto hub = hubs_.better();
+            if (hub && core_ != nullptr && socket_ != nullptr && mine.lock() == socket_)
+                core_->on_better_hub(*hub);
+        });
     }
     bool move_to(const HubPlace& hub) override {
         is_moving_ = hubs_.move_to(hub);
@@ -232,6 +263,20 @@ class NativePlatform : public Platform {
     void report(const WorkerStatus& status) override { on_status_(status); }
 
   private:
+    // Measures the round trips to hubs that are not known. `done` is called after that.
+    void measure(std::function<void()> done) {
+        after_measuring_.push_back(std::move(done));
+        if (after_measuring_.size() > 1) return;  // a measurement runs
+        const std::vector<HubUrl> hubs = hubs_.unmeasured(hubs_measured_max);
+        round_trips_.start(hubs,
+                           [this, hubs, life = life_.watch()](const RoundTrips::Times& times) {
+                               if (!life.alive()) return;
+                               for (std::size_t i = 0; i < hubs.size(); ++i)
+                                   hubs_.measured(hubs[i], times[i]);
+                               for (const auto& call : std::exchange(after_measuring_, {})) call();
+                           });
+    }
+
     // Registers the blob fetcher's memory with the device that this worker was lent. If another
     // device is lent later, create_device() registers all memory with it.
     void notify_device(ByteView memory, bool begins) {
@@ -245,6 +290,7 @@ class NativePlatform : public Platform {
     asio::io_context& io_;
     SharedDevice& devices_;
     HubChecks& checks_;
+    RoundTrips& round_trips_;
     std::uint64_t num_checks_ = 0;
     std::uint64_t check_ = 0;          // number of the check that runs; 0: none
     std::uint64_t num_cancelled_ = 0;  // calls of cancel_fetches()
@@ -262,6 +308,7 @@ class NativePlatform : public Platform {
     std::map<std::uint64_t, Timer> timers_;
     std::mt19937_64 generator_{std::random_device{}()};
     HubList hubs_;
+    std::vector<std::function<void()>> after_measuring_;
     bool is_open_ = false;           // the present connection was opened
     bool is_moving_ = false;         // it ends because the worker joins another hub
     std::uint64_t shared_with_ = 0;  // number of the shared device that maps the fetcher's memory
@@ -271,10 +318,10 @@ class NativePlatform : public Platform {
 
 // The parts of one worker of this process.
 struct Running {
-    Running(asio::io_context& io, SharedDevice& devices, HubChecks& checks,
+    Running(asio::io_context& io, SharedDevice& devices, HubChecks& checks, RoundTrips& round_trips,
             const NativeOptions& options, NativeWorker worker,
             std::function<void(const WorkerStatus&)> on_status)
-        : platform(io, devices, checks, options, worker.cache, std::move(on_status)),
+        : platform(io, devices, checks, round_trips, options, worker.cache, std::move(on_status)),
           core(std::make_unique<WorkerCore>(platform, std::move(worker.options))) {
         platform.set_core(core.get());
     }
@@ -384,12 +431,13 @@ int run_native_workers(const NativeOptions& options, std::vector<NativeWorker> w
     auto keep_running = asio::make_work_guard(io);
     SharedDevice devices([&] { return open_device(io, options); });
     HubChecks checks(io, options);
+    RoundTrips round_trips(io);
     int exit_code = 0;
     bool is_over = false;
     AllRunning running;
     for (std::size_t i = 0; i < workers.size(); ++i)
         running.push_back(std::make_unique<Running>(
-            io, devices, checks, options, std::move(workers[i]),
+            io, devices, checks, round_trips, options, std::move(workers[i]),
             [&, i](const WorkerStatus& status) {
                 on_status(i, status);
                 // The workers are being constructed or destroyed.

@@ -140,9 +140,12 @@ class Platform {
     // exactly one of WorkerCore's on_open(), on_closed() and on_other_hub() is called. There is one
     // connection at a time.
     virtual void connect() = 0;
-    // Reports the id of the connected hub in its fleet, and the other hubs that the worker may join
-    // when this one is gone, the best first.
-    virtual void knows_hubs(std::string_view, const std::vector<HubPlace>&) {}
+    // Reports the connected hub of a fleet (its address is empty), and the other hubs that the
+    // worker may join when this one is gone. hub_choice.h orders them.
+    virtual void knows_hubs(const HubPlace&, const std::vector<HubPlace>&) {}
+    // Called once, when the worker has joined its first hub of a fleet. If another hub is clearly
+    // better, the platform calls on_better_hub(), inside this call or later.
+    virtual void choose_hub() {}
     // The next connect() goes to `hub`. Returns false if this platform cannot reach it.
     virtual bool move_to(const HubPlace&) { return false; }
     virtual void send(ByteView frame) = 0;  // `frame` is copied before send() returns

@@ -301,6 +301,9 @@ Status HubProgram::join_fleet() {
         hub.version = moex_version();
         hub.streams = load.requests;
         hub.workers = load.workers;
+        hub.units = load.units;
+        hub.missing = load.missing;
+        hub.thin = load.thin;
         return hub;
     });
 }

@@ -17,6 +17,14 @@ std::string lease_words(const Member& hub) {
                            : text("gone for ", -seconds, " s");
 }
 
+// What the workers of the hub lack; empty for a hub that takes none, or lacks nothing.
+std::string lack_words(const Member& hub) {
+    std::string words;
+    if (hub.missing > 0) words = text(", lacks ", hub.missing, " of ", hub.units, " experts");
+    if (hub.thin > 0) words += text(", ", hub.thin, " experts with too few copies");
+    return words;
+}
+
 nlohmann::json fleet_json(const std::vector<Member>& hubs) {
     nlohmann::json rows = nlohmann::json::array();
     for (const Member& hub : hubs)
@@ -29,7 +37,10 @@ nlohmann::json fleet_json(const std::vector<Member>& hubs) {
                         {"package", hub.package_sha256},
                         {"version", hub.version},
                         {"streams", hub.streams},
-                        {"workers", hub.workers}});
+                        {"workers", hub.workers},
+                        {"units", hub.units},
+                        {"units_missing", hub.missing},
+                        {"units_thin", hub.thin}});
     return rows;
 }
 
@@ -68,8 +79,9 @@ int run_fleet(const Invocation& invocation) {
     else
         for (const Member& hub : *hubs)
             out += text(hub.hub_id, "  ", lease_words(hub), ", ", hub.streams, " streams, ",
-                        hub.workers, " workers, ", one_line(hub.model), ", version ",
-                        one_line(hub.version), ", ", one_line(hub.address), '\n');
+                        hub.workers, " workers", hub.left_ms > 0 ? lack_words(hub) : "", ", ",
+                        one_line(hub.model), ", version ", one_line(hub.version), ", ",
+                        one_line(hub.address), '\n');
     (void)print_now(out);
     return exit_stopped;
 }

@@ -12,6 +12,7 @@
 
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -107,6 +108,8 @@ class SwarmCore {
     std::vector<WorkerView> workers() const;
     std::optional<WorkerView> worker(WorkerId id) const;
     Coverage coverage() const;
+    // Counts copies without those of the workers in `leaving`. O(copies).
+    UnitCopies copies(const std::set<WorkerId>& leaving = {}) const;
     // [num_layers * num_experts]: the number of active workers that have the unit ready; 0 in dense
     // layers.
     std::vector<std::uint16_t> replicas() const;

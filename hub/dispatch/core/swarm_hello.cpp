@@ -159,6 +159,7 @@ void SwarmSessions::on_hello(EventContext& context, Worker& worker, ByteView fra
                         .arithmetic = asked,
                         .nonce = options_.nonce_of ? options_.nonce_of(worker.id) : "",
                         .hub = std::move(fleet.own),
+                        .need = fleet.need,
                         .hubs = std::move(fleet.others)}));
 
     welcome(context, worker);

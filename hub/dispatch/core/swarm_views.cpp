@@ -115,4 +115,41 @@ Coverage SwarmCore::coverage() const {
     return coverage;
 }
 
+UnitCopies SwarmCore::copies(const std::set<WorkerId>& leaving) const {
+    const SwarmState& state = *state_;
+    const UnitDirectory& directory = state.placement.directory();
+    UnitCopies copies{.units = directory.num_units(), .wanted = state.options.replicas};
+    for (const auto& [id, worker] : state.pool.all()) {
+        if (leaving.contains(id) || worker->leaving() || worker->hands_over ||
+            state.placement.is_drained(*worker) || !worker->health.serves_in_need())
+            continue;
+        const std::uint32_t room = worker->capacity_units -
+                                   std::min(worker->capacity_units, worker->num_planned());
+        copies.shares[id] = {.room = room, .is_loading = worker->num_loading() > 0};
+        copies.room += room;
+    }
+
+    std::vector<UnitCopies::Share*> ready, ordered;
+    const auto those_that_stay = [&](std::span<UnitHolder* const> holders, auto& out) {
+        out.clear();
+        for (const UnitHolder* holder : holders)
+            if (const auto share = copies.shares.find(holder->id); share != copies.shares.end())
+                out.push_back(&share->second);
+    };
+    std::uint32_t thin = 0;
+    for (std::uint32_t unit = 0; unit < directory.num_units(); ++unit) {
+        those_that_stay(directory.ready(unit), ready);
+        those_that_stay(directory.holders(unit), ordered);
+        copies.missing += ready.empty();
+        thin += !ready.empty() && ordered.size() < copies.wanted;
+        if (ready.size() == 1) ++ready.front()->alone;
+        if (ordered.size() == copies.wanted && copies.wanted > 1)
+            for (UnitCopies::Share* share : ordered) ++share->thinned;
+    }
+    const std::uint32_t filled = std::min(thin, copies.room);
+    copies.thin = thin - filled;
+    copies.room -= filled;
+    return copies;
+}
+
 }  // namespace moex

@@ -17,8 +17,58 @@ std::vector<Member> others_like(const Member& self, std::span<const Member> memb
     std::vector<Member> others;
     for (const Member& member : members)
         if (member.hub_id != self.hub_id && is_alike(self, member)) others.push_back(member);
-    std::ranges::stable_sort(others, {}, &Member::workers);
+    std::ranges::stable_sort(others, [](const Member& a, const Member& b) {
+        const double lack_a = need_of(a).lack(), lack_b = need_of(b).lack();
+        return lack_a != lack_b ? lack_a > lack_b : a.workers < b.workers;
+    });
     return others;
+}
+
+// The hubs that can be given workers, the neediest first, and this hub among them.
+struct Fleet {
+    std::vector<Member> takers;
+    std::uint64_t workers = 0;  // of this hub
+    double mean_workers = 0;
+
+    // Returns whether this hub acts, if `givers` hubs could give `taker` a worker.
+    bool acts(double uniform, const Member& taker, std::ptrdiff_t givers) const {
+        const double wanted = std::max(1.0, mean_workers - static_cast<double>(taker.workers));
+        return uniform * static_cast<double>(givers) < wanted;
+    }
+};
+
+Fleet fleet_of(const MoveInputs& in) {
+    Fleet fleet;
+    for (Member& other : others_like(in.self, in.members))
+        if (other.units > 0) fleet.takers.push_back(std::move(other));
+    fleet.workers = in.copies.shares.size();
+    double all = static_cast<double>(fleet.workers);
+    for (const Member& taker : fleet.takers) all += static_cast<double>(taker.workers);
+    fleet.mean_workers = all / static_cast<double>(fleet.takers.size() + 1);
+    return fleet;
+}
+
+// Returns the hub that lacks clearly more than this one will, if this hub has to act.
+const Member* neediest(const Fleet& fleet, double lack_here, double uniform) {
+    const Member& taker = fleet.takers.front();
+    const double lack = need_of(taker).lack();
+    if (lack - lack_here < clearly_more) return nullptr;
+    const auto givers = 1 + std::ranges::count_if(fleet.takers, [&](const Member& other) {
+                            return other.workers >= 2 &&
+                                   lack - need_of(other).lack() >= clearly_more;
+                        });
+    return fleet.acts(uniform, taker, givers) ? &taker : nullptr;
+}
+
+// Returns the hub with the fewest workers, if it has at least two fewer and this hub has to act.
+const Member* poorest(const Fleet& fleet, double uniform) {
+    const Member& taker = *std::ranges::min_element(fleet.takers, {}, &Member::workers);
+    const std::uint64_t enough = taker.workers + difference_min;
+    if (fleet.workers < enough) return nullptr;
+    const auto givers = 1 + std::ranges::count_if(fleet.takers, [&](const Member& other) {
+                            return other.workers >= enough;
+                        });
+    return fleet.acts(uniform, taker, givers) ? &taker : nullptr;
 }
 
 }  // namespace
@@ -27,50 +77,90 @@ bool is_alike(const Member& self, const Member& other) {
     return other.left_ms > 0 && other.package_sha256 == self.package_sha256;
 }
 
+HubNeed need_of(const Member& member) {
+    const auto narrow = [](std::uint64_t count) {
+        return static_cast<std::uint32_t>(std::min<std::uint64_t>(count, UINT32_MAX));
+    };
+    const std::uint32_t units = narrow(member.units);
+    const std::uint32_t missing = std::min(narrow(member.missing), units);
+    return {.units = units,
+            .missing = missing,
+            .thin = std::min(narrow(member.thin), units - missing),
+            .workers = narrow(member.workers),
+            .streams = narrow(member.streams)};
+}
+
 FleetPlaces places_of(const Member& self, std::span<const Member> members) {
-    FleetPlaces places{.own = self.hub_id, .others = {}};
+    FleetPlaces places{.own = self.hub_id, .others = {}, .need = need_of(self)};
     for (const Member& other : others_like(self, members)) {
         if (places.others.size() == hub_places_max) break;
-        places.others.push_back({other.hub_id, other.address});
+        places.others.push_back({other.hub_id, other.address, need_of(other)});
     }
     return places;
 }
 
-bool can_spare_one(const Coverage& coverage, std::span<const WorkerView> workers,
-                   const std::set<WorkerId>& asked) {
-    const auto may_leave = [&](const WorkerView& worker) {
-        return worker.state == WorkerState::draining || asked.contains(worker.id);
+HubNeed need_without(const UnitCopies& copies, WorkerId worker, bool computes_experts) {
+    HubNeed need{.units = copies.units, .missing = copies.missing, .thin = copies.thin};
+    const auto found = copies.shares.find(worker);
+    if (found == copies.shares.end()) return need;
+    const UnitCopies::Share& share = found->second;
+    std::uint32_t room = copies.room - std::min(copies.room, share.room);
+    const auto take_room = [&](std::uint32_t count) {
+        const std::uint32_t taken = std::min(count, room);
+        room -= taken;
+        return count - taken;
     };
-    const auto leaving = std::ranges::count_if(workers, may_leave);
-    return std::int64_t{coverage.replicas_min} >= leaving + 2;
+
+    const std::uint32_t alone = computes_experts ? take_room(share.alone) : share.alone;
+    need.missing += alone;
+    need.thin += take_room(share.thinned);
+    need.thin = std::min(need.thin, need.units - need.missing);
+    return need;
 }
 
-std::optional<WorkerMove> choose_move(const Member& self, std::span<const Member> members,
-                                      std::span<const WorkerView> workers,
-                                      const std::set<WorkerId>& asked, double uniform) {
-    const std::vector<Member> others = others_like(self, members);
-    if (others.empty()) return std::nullopt;
-    const Member& poorest = others.front();
-    const std::uint64_t enough = poorest.workers + difference_min;
-    if (self.workers < enough) return std::nullopt;
-
-    // This hub is one of those that could give.
-    double all_workers = static_cast<double>(self.workers), givers = 1;
-    for (const Member& other : others) {
-        all_workers += static_cast<double>(other.workers);
-        givers += other.workers >= enough;
-    }
-    const double mean = all_workers / static_cast<double>(others.size() + 1);
-    if (uniform * givers >= mean - static_cast<double>(poorest.workers)) return std::nullopt;
+MoveChoice choose_move(const MoveInputs& in) {
+    const Fleet fleet = fleet_of(in);
+    if (fleet.takers.empty() || fleet.workers < 2) return {};
+    const HubNeed now{
+        .units = in.copies.units, .missing = in.copies.missing, .thin = in.copies.thin};
 
     // The worker that joined last has the least to lose here.
-    const WorkerView* newest = nullptr;
-    for (const WorkerView& worker : workers)
-        if (may_move(worker) && !asked.contains(worker.id) &&
-            (newest == nullptr || worker.joined_at > newest->joined_at))
-            newest = &worker;
-    if (newest == nullptr) return std::nullopt;
-    return WorkerMove{newest->id, {poorest.hub_id, poorest.address}};
+    std::vector<const WorkerView*> newest_first;
+    for (const WorkerView& worker : in.workers)
+        if (may_move(worker) && !in.asked.contains(worker.id)) newest_first.push_back(&worker);
+    std::ranges::stable_sort(newest_first, std::greater{}, &WorkerView::joined_at);
+
+    bool keeps_holders = false;
+    for (const WorkerView* worker : newest_first) {
+        const auto share = in.copies.shares.find(worker->id);
+        if (share == in.copies.shares.end() || share->second.is_loading) continue;
+        const HubNeed after = need_without(in.copies, worker->id, in.computes_experts);
+        const Member* taker = neediest(fleet, after.lack(), in.uniform);
+        if (taker == nullptr && after.lack() <= now.lack()) taker = poorest(fleet, in.uniform);
+        if (taker == nullptr) continue;
+        if (after.missing > now.missing) {
+            keeps_holders = true;
+            continue;
+        }
+        return {.move = WorkerMove{worker->id, {taker->hub_id, taker->address, need_of(*taker)}}};
+    }
+    return {.move = {}, .keeps_holders = keeps_holders};
+}
+
+bool HubNews::changes(std::span<const HubPlace> others, std::uint32_t look) {
+    const auto is_new = [&](const HubPlace& hub) { return !lacks_.contains(hub.id); };
+    const auto differs = [&](const HubPlace& hub) {
+        return std::abs(hub.need.lack() - lacks_.at(hub.id)) >= clearly_more;
+    };
+    const bool are_others = others.size() != lacks_.size() || std::ranges::any_of(others, is_new);
+    if (!are_others &&
+        (look < sent_at_ + needs_every_looks || std::ranges::none_of(others, differs)))
+        return false;
+
+    lacks_.clear();
+    for (const HubPlace& hub : others) lacks_[hub.id] = hub.need.lack();
+    sent_at_ = look;
+    return true;
 }
 
 }  // namespace moex::net

@@ -327,7 +327,10 @@ json fleet_json(const FleetView& fleet) {
                         {"same_package", hub.package_sha256 == fleet.self.package_sha256},
                         {"version", hub.version},
                         {"streams", hub.streams},
-                        {"workers", hub.workers}});
+                        {"workers", hub.workers},
+                        {"units", hub.units},
+                        {"units_missing", hub.missing},
+                        {"units_thin", hub.thin}});
     return hubs;
 }
 

@@ -272,12 +272,21 @@ TEST_F(SharedStoreTest, AWorkersRecordIsReadByTheHubThatItJoins) {
 TEST_F(SharedStoreTest, HubsEnterRenewAndAreFenced) {
     const auto hub = open("one"), other = open("two");
     Membership& members = *hub->membership();
-    const Member one{.hub_id = "aaaaaaaa", .address = "http://one", .model = "m", .workers = 3};
+    const Member one{.hub_id = "aaaaaaaa",
+                     .address = "http://one",
+                     .model = "m",
+                     .workers = 3,
+                     .units = 96,
+                     .missing = 5,
+                     .thin = 7};
     const std::int64_t first = must(members.enter(one, 60s));
     const auto listed = must(other->membership()->watch());
     ASSERT_EQ(listed.size(), 1u);
     EXPECT_EQ(listed[0].address, "http://one");
     EXPECT_EQ(listed[0].workers, 3u);
+    EXPECT_EQ(listed[0].units, 96u);
+    EXPECT_EQ(listed[0].missing, 5u);
+    EXPECT_EQ(listed[0].thin, 7u);
     EXPECT_GT(listed[0].left_ms, 50'000);
     EXPECT_LE(listed[0].left_ms, 60'000);
 
@@ -289,8 +298,12 @@ TEST_F(SharedStoreTest, HubsEnterRenewAndAreFenced) {
     late.fence = first;
     EXPECT_EQ(members.renew(late, 60s).error().code, ErrorCode::cancelled);
     late.fence = second;
+    late.missing = 0;
+    late.thin = 12;
     EXPECT_TRUE(members.renew(late, 0s).ok());
     EXPECT_LE(must(members.watch())[0].left_ms, 0);
+    EXPECT_EQ(must(members.watch())[0].missing, 0u);
+    EXPECT_EQ(must(members.watch())[0].thin, 12u);
     late.hub_id = "bbbbbbbb";
     EXPECT_EQ(members.renew(late, 60s).error().code, ErrorCode::not_found);
 }

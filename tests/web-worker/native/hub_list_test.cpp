@@ -29,7 +29,7 @@ TEST(HubListTest, AHubThatCannotBeReachedComesLast) {
 
 TEST(HubListTest, ABrokenConnectionIsTriedOnceMoreAtTheSameHub) {
     HubList hubs = list_of({"ws://a:1", "ws://b:1"});
-    hubs.welcomed("aaaaaaaa", {});
+    hubs.welcomed({"aaaaaaaa", ""}, {});
     hubs.ended(was_open, breaks);
     EXPECT_EQ(next(hubs), "a:1/worker?hub=aaaaaaaa");
     hubs.ended(was_not_open, breaks);
@@ -41,7 +41,7 @@ TEST(HubListTest, AHubThatStopsIsLeftAtOnce) {
     hubs.ended(was_open, stops);
     EXPECT_EQ(next(hubs), "a:1/worker") << "there is no other";
 
-    hubs.welcomed("aaaaaaaa", {{"bbbbbbbb", "http://b:2/moex"}, {"cccccccc", "http://c:3"}});
+    hubs.welcomed({"aaaaaaaa", ""}, {{"bbbbbbbb", "http://b:2/moex"}, {"cccccccc", "http://c:3"}});
     EXPECT_EQ(next(hubs), "a:1/worker?hub=aaaaaaaa");
     hubs.ended(was_open, stops);
     EXPECT_EQ(next(hubs), "b:2/moex/worker?hub=bbbbbbbb");
@@ -53,7 +53,7 @@ TEST(HubListTest, AHubThatStopsIsLeftAtOnce) {
 
 TEST(HubListTest, HubsOfOneOriginDifferByTheirIds) {
     HubList hubs = list_of({"wss://hub.example"});
-    hubs.welcomed("aaaaaaaa", {{"bbbbbbbb", "https://hub.example"}});
+    hubs.welcomed({"aaaaaaaa", ""}, {{"bbbbbbbb", "https://hub.example"}});
     hubs.ended(was_open, stops);
     EXPECT_EQ(next(hubs), "hub.example:443/worker?hub=bbbbbbbb");
     hubs.ended(was_not_open, breaks);
@@ -63,13 +63,13 @@ TEST(HubListTest, HubsOfOneOriginDifferByTheirIds) {
 TEST(HubListTest, AHubWithAnotherKeyEndsAWorkerWithoutOthers) {
     HubList hubs = list_of({"ws://a:1"});
     EXPECT_TRUE(hubs.refused());
-    hubs.welcomed("aaaaaaaa", {});
+    hubs.welcomed({"aaaaaaaa", ""}, {});
     EXPECT_TRUE(hubs.refused()) << "the list has this hub with and without its id";
 }
 
 TEST(HubListTest, AllHubsAreTriedBeforeOtherKeysEndAWorker) {
     HubList hubs = list_of({"ws://a:1"});
-    hubs.welcomed("aaaaaaaa", {{"bbbbbbbb", "http://b:2"}});
+    hubs.welcomed({"aaaaaaaa", ""}, {{"bbbbbbbb", "http://b:2"}});
     EXPECT_FALSE(hubs.refused());
     EXPECT_EQ(next(hubs), "b:2/worker?hub=bbbbbbbb");
     hubs.ended(was_not_open, breaks);
@@ -83,7 +83,7 @@ TEST(HubListTest, AllHubsAreTriedBeforeOtherKeysEndAWorker) {
 
 TEST(HubListTest, AMoveGoesToTheNamedHubAndBackIfItIsNotThere) {
     HubList hubs = list_of({"ws://a:1"});
-    hubs.welcomed("aaaaaaaa", {{"bbbbbbbb", "http://b:2"}});
+    hubs.welcomed({"aaaaaaaa", ""}, {{"bbbbbbbb", "http://b:2"}});
     EXPECT_TRUE(hubs.move_to({"cccccccc", "http://c:3"}));
     EXPECT_EQ(next(hubs), "c:3/worker?hub=cccccccc");
     hubs.ended(was_not_open, breaks);
@@ -94,7 +94,7 @@ TEST(HubListTest, AMoveGoesToTheNamedHubAndBackIfItIsNotThere) {
 
 TEST(HubListTest, AnAddressThatIsUnreadOrInTheClearIsLeftOut) {
     HubList hubs = list_of({"wss://a:1"});
-    hubs.welcomed("aaaaaaaa", {{"bbbbbbbb", "http://b:2"}, {"cccccccc", "nowhere"}});
+    hubs.welcomed({"aaaaaaaa", ""}, {{"bbbbbbbb", "http://b:2"}, {"cccccccc", "nowhere"}});
     hubs.ended(was_open, stops);
     EXPECT_EQ(next(hubs), "a:1/worker");
     EXPECT_FALSE(hubs.move_to({"bbbbbbbb", "http://b:2"}));
@@ -120,7 +120,7 @@ TEST(HubListTest, AHubElsewhereNamesNoAddressOfTheWorkersNetwork) {
         EXPECT_TRUE(may_move("ws://hub.example:1", address)) << address;
 
     HubList hubs = list_of({"ws://hub.example:1"});
-    hubs.welcomed("aaaaaaaa", {{"bbbbbbbb", "http://192.168.1.1:80"}});
+    hubs.welcomed({"aaaaaaaa", ""}, {{"bbbbbbbb", "http://192.168.1.1:80"}});
     hubs.ended(was_open, stops);
     EXPECT_EQ(next(hubs), "hub.example:1/worker");
 }
@@ -134,6 +134,50 @@ TEST(HubListTest, AHubNamesAddressesOfItsOwnKind) {
     EXPECT_FALSE(may_move("ws://10.0.0.5:1", "127.0.0.1"));
     EXPECT_FALSE(may_move("ws://10.0.0.5:1", "169.254.169.254"));
     EXPECT_FALSE(may_move("ws://127.0.0.1:1", "10.0.0.5"));
+}
+
+const HubNeed nothing_held{.units = 10, .missing = 10};
+const HubNeed all_held{.units = 10};
+
+TEST(HubListTest, TheNeediestHubIsTriedFirst) {
+    HubList hubs = list_of({"ws://a:1"});
+    hubs.welcomed({"aaaaaaaa", "", all_held},
+                  {{"bbbbbbbb", "http://b:2", all_held}, {"cccccccc", "http://c:3", nothing_held}});
+    EXPECT_EQ(next(hubs), "a:1/worker?hub=aaaaaaaa");
+    EXPECT_EQ(hubs.better()->id, "cccccccc");
+    hubs.ended(was_open, stops);
+    EXPECT_EQ(next(hubs), "c:3/worker?hub=cccccccc");
+    EXPECT_FALSE(hubs.better()) << "the worker is not at the hub that listed them";
+    hubs.ended(was_not_open, breaks);
+    EXPECT_EQ(next(hubs), "b:2/worker?hub=bbbbbbbb");
+}
+
+TEST(HubListTest, ANearHubComesBeforeAFarOne) {
+    HubList hubs = list_of({"ws://a:1"});
+    const std::vector<HubPlace> others{
+        {"bbbbbbbb", "http://b:2"}, {"cccccccc", "http://c:3"}, {"dddddddd", "http://c:3"}};
+    hubs.welcomed({"aaaaaaaa", ""}, others);
+    ASSERT_EQ(hubs.unmeasured(8).size(), 3u) << "one address is measured once";
+    EXPECT_EQ(hubs.unmeasured(1).at(0).host, "a");
+    for (const HubUrl& hub : hubs.unmeasured(8))
+        hubs.measured(hub, hub.host == "a"   ? std::optional(80.0)
+                           : hub.host == "c" ? std::optional(8.0)
+                                             : std::nullopt);
+    EXPECT_TRUE(hubs.unmeasured(8).empty());
+    EXPECT_EQ(hubs.better()->id, "cccccccc");
+    hubs.ended(was_open, stops);
+    EXPECT_EQ(next(hubs), "c:3/worker?hub=cccccccc");
+
+    // While the worker tries one after the other, a late measurement does not change the order.
+    hubs.ended(was_not_open, breaks);
+    hubs.measured(parse_hub_url("http://b:2").value(), 1);
+    EXPECT_EQ(next(hubs), "c:3/worker?hub=dddddddd");
+
+    hubs.welcomed({"dddddddd", ""}, {{"bbbbbbbb", "http://b:2"}, {"eeeeeeee", "http://e:5"}});
+    hubs.measured(parse_hub_url("http://e:5").value(), std::nullopt);
+    EXPECT_TRUE(hubs.unmeasured(8).empty());
+    hubs.welcomed({"dddddddd", ""}, {{"bbbbbbbb", "http://b:2"}, {"eeeeeeee", "http://e:5"}});
+    EXPECT_EQ(hubs.unmeasured(8).size(), 1u) << "a hub that did not answer is asked again";
 }
 
 }  // namespace

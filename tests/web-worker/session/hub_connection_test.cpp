@@ -74,6 +74,24 @@ TEST(HubConnectionTest, AWorkerMovesToAnotherHubWithItsExperts) {
     stage.expect_answer(6, 4);
 }
 
+TEST(HubConnectionTest, ANewWorkerChoosesItsHubOnce) {
+    Stage stage;
+    stage.hub_id = "aaaaaaaa";
+    stage.hubs = {other_hub};
+    stage.hub_need = {.units = 4, .missing = 1, .thin = 2, .workers = 3, .streams = 5};
+    stage.better_hub = other_hub;
+    stage.core->start();
+    EXPECT_TRUE(reads_hubs(stage));
+    EXPECT_EQ(stage.known_need, stage.hub_need);
+    EXPECT_EQ(stage.moves_to, other_hub);
+    EXPECT_TRUE(decode_drain(stage.next(FrameType::drain)).ok());
+    stage.hub_id = other_hub.id;
+    stage.hang_up(1001, "it drained");
+    EXPECT_TRUE(reads_hubs(stage));
+    stage.assign({1});
+    EXPECT_EQ(stage.choices, 1) << "a worker does not go to and fro";
+}
+
 TEST(HubConnectionTest, AMoveThatEndsElsewhereIsTheLastOneForAMinute) {
     Stage stage;
     stage.hub_id = "aaaaaaaa";
