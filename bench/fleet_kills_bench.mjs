@@ -2,20 +2,25 @@
 // operator's manual, PostgreSQL, and workers. Every `--every` seconds one hub is killed with SIGKILL and started again,
 // and once a front. It compares each text with that of an undisturbed run.
 //   usage: node bench/fleet_kills_bench.mjs [--seconds N] [--every N] [--streams N] [--tokens N] [--workers N]
-//                                           [--prompt-bytes N] [--questions N] [--old PROGRAM]
+//                                           [--prompt-bytes N] [--halvings N] [--context N] [--questions N]
+//                                           [--old PROGRAM]
 //   example: MOEX_HUB=build/moex-hub MOEX_NATIVE_WORKER=build/moex-worker node bench/fleet_kills_bench.mjs \
 //              --seconds 300 --workers 6 > bench/results/fleet_kills.csv
+// The lengths of the prompts are --prompt-bytes, halved up to --halvings times. --context: the hubs serve a tiny model
+// with so many tokens of context in place of the demo, whose context is 1,024 tokens; a token then has about 1.5 bytes.
 // --old: another version of the hub. The kills then are a rolling upgrade: each hub begins as that program, and starts
 // again as $MOEX_HUB; the last one stays the old one, so that both versions serve to the end.
 // Prints one row: seconds, hubs killed, fronts killed, answers, failed ones, ones with another text, ones that broke
-// with their front, streams that moved, and the median, 99th percentile and maximum of the longest
-// pause of each answer in ms. exit: 1 if an answer through a front failed or had another text.
+// with their front, streams that moved, the median, 99th percentile and maximum of the longest pause of each answer in
+// ms, the most memory of a front and of a hub in MB, and the most bytes of journals in the store in MB. The last three
+// are read once a second. exit: 1 if an answer through a front failed or had another text.
 import { spawn } from 'node:child_process';
 import { readFileSync, writeFileSync } from 'node:fs';
 import { request as plain } from 'node:http';
 import { request as secure } from 'node:https';
 import { performance } from 'node:perf_hooks';
 import { parseArgs } from 'node:util';
+import { packFamily } from '../tests/api/family_package.mjs';
 import { Proxy, freePort } from '../tests/browser/support/proxy.mjs';
 import { startFront } from '../tests/api/front_process.mjs';
 import { cleanEnvironment, hubProgram, inFolder, runHub, startHub } from '../tests/api/hub_process.mjs';
@@ -25,24 +30,32 @@ import { endless } from '../tests/api/streams.mjs';
 const number = (value) => ({ type: 'string', default: String(value) });
 const { values } = parseArgs({ options: {
   seconds: number(300), every: number(10), streams: number(12), tokens: number(120), workers: number(0),
-  'prompt-bytes': number(4000), questions: number(24), old: { type: 'string' },
+  'prompt-bytes': number(4000), halvings: number(7), context: number(0), questions: number(24), old: { type: 'string' },
 } });
 const of = (name) => Number(values[name]);
 const hubs_num = 3;
 
-// The lengths of the prompts grow by powers of two up to --prompt-bytes.
+const words = ['wind', 'tide', 'harbour', 'mother', 'island', 'keeper', 'season', 'another', 'letter', 'stone'];
 const questions = Array.from({ length: of('questions') }, (_, i) => {
-  const size = Math.max(40, of('prompt-bytes') >> (i % 8));
-  let text = `Question ${i} about the sea. `;
-  while (text.length < size) text += `The wind of day ${text.length % 97} was ${i * text.length % 89}. `;
-  return text.slice(0, size);
+  const size = Math.max(40, of('prompt-bytes') >> (i % (of('halvings') + 1)));
+  const pieces = [`Question ${i} about the sea.`];
+  let drawn = i + 1, length = pieces[0].length;
+  while (length < size) {
+    drawn = (drawn * 48271) % 2147483647;
+    const word = words[drawn % words.length];
+    pieces.push(word);
+    length += word.length + 1;
+  }
+  return pieces.join(' ').slice(0, size);
 });
+
+let until_its_length = endless;   // an answer of the demo ends by its length alone; of another model, see below
 
 // Resolves to { text, whole, pause, failed } of the streamed answer to question `i`.
 const ask = (url, key, i) => new Promise((resolve) => {
   const out = { text: '', whole: false, pause: 0, failed: '' };
   const body = JSON.stringify({ prompt: questions[i], max_tokens: of('tokens'), temperature: 0.8, seed: 1000 + i,
-    stream: true, ...endless });
+    stream: true, ...until_its_length });
   const headers = { 'content-type': 'application/json', authorization: `Bearer ${key}` };
   let last = performance.now();
   const call = (url.startsWith('https') ? secure : plain)(`${url}/v1/completions`,
@@ -82,9 +95,15 @@ async function measure(folder, store, running) {
   const ports = [], hubs = [], fronts = [];
   for (let i = 0; i < hubs_num; ++i) ports.push(await freePort());
   const workers = of('workers') > 0;
+  let model;
+  if (of('context') > 0) {
+    const tiny = await packFamily(folder, 'mixtral', runHub, [], { max_position_embeddings: of('context') });
+    model = tiny.model;
+    until_its_length = { logit_bias: { [tiny.ids['<|return|>']]: -100 } };
+  }
   const serve = async (i, program) => {
     hubs[i] = await startHub(['--state', `${folder}/hub${i}`, '--listen', `127.0.0.1:${ports[i]}`, '--threads', '1',
-      '--deterministic', '--kv-disk-mb', '0', ...(workers ? [] : ['--backend', 'local']), ...shared], {}, undefined,
+      '--deterministic', '--kv-disk-mb', '0', ...(workers ? [] : ['--backend', 'local']), ...shared], {}, model,
     program);
   };
   running.push({ stop: () => Promise.all(hubs.map((hub) => { hub.signal('SIGKILL'); return hub.ended; })) });
@@ -142,6 +161,23 @@ async function measure(folder, store, running) {
     await sleep(1);
     front_dies = false;
   };
+  const most = { front_mb: 0, hub_mb: 0, journal_mb: 0 };
+  const raise = (name, bytes) => { most[name] = Math.max(most[name], Math.round(bytes / 1e5) / 10); };
+  const residentBytes = ({ pid }) => {
+    try {
+      return 1024 * Number(/VmRSS:\s+(\d+)/.exec(readFileSync(`/proc/${pid}/status`, 'utf8'))[1]);
+    } catch { return 0; }   // it is being killed
+  };
+  const sizes = ['sum(length(head)) FROM streams', 'sum(length(records)) FROM stream_pieces']
+    .map((from) => `coalesce((SELECT ${from}), 0)`).join(' + ');
+  const watcher = async () => {
+    while (goes()) {
+      for (const front of fronts) raise('front_mb', residentBytes(front));
+      for (const hub of hubs) raise('hub_mb', residentBytes(hub));
+      raise('journal_mb', Number(await store.query(`SELECT ${sizes}`)));
+      await sleep(1);
+    }
+  };
   const client = async () => {
     while (goes()) {
       const i = asked++ % questions.length;
@@ -154,18 +190,18 @@ async function measure(folder, store, running) {
       answers.push({ ...one, differs: !one.failed && one.text !== alone[i].text });
     }
   };
-  await Promise.all([killer(), frontKiller(), ...Array.from({ length: of('streams') }, client)]);
+  await Promise.all([killer(), frontKiller(), watcher(), ...Array.from({ length: of('streams') }, client)]);
   for (const front of fronts) moved += movesOf(front);
   const pauses = answers.map((one) => one.pause).sort((a, b) => a - b);
   const at = (share) => Math.round(pauses[Math.floor(share * (pauses.length - 1))]);
   const failed = answers.filter((one) => one.failed).length, differ = answers.filter((one) => one.differs).length;
   console.log([of('seconds'), hubs_killed, fronts_killed, answers.length, failed, differ, broken, moved,
-    at(0.5), at(0.99), at(1)].join(','));
+    at(0.5), at(0.99), at(1), most.front_mb, most.hub_mb, most.journal_mb].join(','));
   return failed + differ === 0;
 }
 
 console.log('seconds,hubs_killed,fronts_killed,answers,failed,other_text,broken_by_a_front,moves,pause_median_ms,'
-  + 'pause_p99_ms,pause_max_ms');
+  + 'pause_p99_ms,pause_max_ms,front_mb,hub_mb,journal_mb');
 await inFolder(async (folder) => {
   const store = await startPostgres();
   const running = [];

@@ -62,9 +62,9 @@ function tokenizerOf(vocab_size, marks) {
 }
 
 // Writes the checkpoint and its package below `folder`. `run(args)` runs moex-hub and resolves to { code, stderr };
-// `flags` are further ones of `pack`.
+// `flags` are further ones of `pack`, `more` are values of config.json in place of the checkpoint's.
 // Resolves to the package's folder, the ids of the marks, and golden.json.
-export async function packFamily(folder, family, run, flags = []) {
+export async function packFamily(folder, family, run, flags = [], more = {}) {
   const checkpoint = join(folder, `${family}-checkpoint`), name = `families/${family}`;
   mkdirSync(checkpoint);
   copyFileSync(golden(`${name}/model.safetensors`), join(checkpoint, 'model.safetensors'));
@@ -73,7 +73,7 @@ export async function packFamily(folder, family, run, flags = []) {
   const { json, ids } = tokenizerOf(text_config.vocab_size, marks);
   // Each byte of a prompt that describes tools is a token.
   text_config.max_position_embeddings = Math.max(text_config.max_position_embeddings, 4096);
-  const files = { 'config.json': { ...config, eos_token_id: ids[eos] }, 'tokenizer.json': json,
+  const files = { 'config.json': { ...config, ...more, eos_token_id: ids[eos] }, 'tokenizer.json': json,
     'tokenizer_config.json': { tokenizer_class: 'GPT2Tokenizer', eos_token: eos, bos_token: bos, pad_token: null,
       unk_token: null, model_max_length: 4096, clean_up_tokenization_spaces: false,
       chat_template: templateOf(family) } };

@@ -22,8 +22,8 @@ const unprivileged = (folder, program, args) => spawn(
 
 const endOf = (child) => new Promise((resolve) => { child.on('close', resolve); });
 
-// Resolves once the server accepts connections, to { url, start, stop, remove }. stop() ends it as a loss of power
-// does.
+// Resolves once the server accepts connections, to { url, start, stop, query, remove }. stop() ends it as a loss of
+// power does. query(sql) resolves to the first value of the answer.
 export async function startPostgres() {
   const folder = mkdtempSync(join(tmpdir(), 'moex-postgres-'));
   if (asUser.length > 0) chownSync(folder, nobody, nobody);
@@ -55,6 +55,13 @@ export async function startPostgres() {
     folder,
     start,
     stop,
+    query: (sql) => new Promise((resolve, reject) => {
+      const child = unprivileged(folder, 'psql', ['-h', folder, '-U', 'moex', '-Atqc', sql, 'postgres']);
+      let out = '';
+      const hear = (text) => { out += text; };
+      for (const stream of [child.stdout, child.stderr]) stream.setEncoding('utf8').on('data', hear);
+      endOf(child).then((end) => (end === 0 ? resolve(out.trim()) : reject(new Error(out))));
+    }),
     remove: async () => { await stop(); rmSync(folder, { recursive: true, force: true }); },
   };
 }
