@@ -119,7 +119,7 @@ void DecoderDeltaNet::keep_columns(const Run& run) const {
     const std::uint32_t kept = shape_.columns(), end = run.first_position + run.num_rows;
     const std::span<float> to = run.memory.to_columns;
     if (run.memory.from_columns.data() != to.data())
-        std::ranges::copy(run.memory.from_columns, to.begin());
+        std::copy(run.memory.from_columns.begin(), run.memory.from_columns.end(), to.begin());
     const std::uint32_t count = std::min(run.num_rows, kept);
     for (std::uint32_t i = 0; i < count; ++i) {
         const std::size_t row = run.first_row + run.num_rows - count + i;

@@ -85,7 +85,7 @@ class Loader {
         if (found.dtype == TensorDtype::f32)
             return {found.data.data(), WeightDtype::f32, num_out, num_in};
 
-        const std::uint64_t count = found.num_elements();
+        const auto count = static_cast<std::size_t>(found.num_elements());
         weights_.converted.emplace_back(new float[count]);
         tensor_to_float(found, 0, {weights_.converted.back().get(), count});
         return {weights_.converted.back().get(), WeightDtype::f32, num_out, num_in};

@@ -43,11 +43,11 @@ class DeltaMemory::Head {
     std::span<float> s() const { return {s_, values_ * matrix_}; }
 
     // Makes this the memory of an empty text.
-    void clear() const { std::ranges::fill(s(), 0.0f); }
+    void clear() const { std::fill_n(s_, s().size(), 0.0f); }
 
     // Copies S and the first `num_rows` rows of another memory's head.
     void copy(const Head& from, std::uint32_t num_rows) const {
-        std::ranges::copy(from.s(), s_);
+        std::copy_n(from.s_, from.s().size(), s_);
         for (std::uint32_t row = 0; row < num_rows; ++row) copy_row(from, row, row);
     }
 
@@ -144,8 +144,8 @@ class DeltaMemory::Head {
         for (float& one : by_query) one *= kept;
         for (std::uint32_t i = 0; i <= before; ++i) weights[i] = left[i] * query_dots[i];
         attention_mix({by_query.data(), dim}, weight_row, deltas, before + 1, dim);
-        std::ranges::copy(by_query,
-                          rows.out.data + from * rows.out.stride + std::size_t{head} * dim);
+        std::copy(by_query.begin(), by_query.end(),
+                  rows.out.data + from * rows.out.stride + std::size_t{head} * dim);
     }
 
     void copy_row(const Head& from, std::uint32_t from_row, std::uint32_t to_row) const {

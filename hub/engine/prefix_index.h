@@ -54,7 +54,12 @@ class PrefixIndex {
         NodeId parent = root;
         std::string scope;  // set for children of the root; empty in deeper nodes
         std::vector<TokenId> tokens;
-        auto operator<=>(const Key&) const = default;
+        // Not by <=>, which the C++ library of a tab (web-worker/processor) lacks for these.
+        bool operator<(const Key& other) const {
+            if (parent != other.parent) return parent < other.parent;
+            const int by_scope = scope.compare(other.scope);
+            return by_scope != 0 ? by_scope < 0 : tokens < other.tokens;
+        }
     };
     static Key key_of(NodeId parent, const std::string& scope, std::span<const TokenId> tokens);
 

@@ -33,10 +33,11 @@ void RecurrentSnapshots::keep(std::uint32_t page, const RecurrentState& state,
     if (copies_max_ == 0 || !state.can_copy()) return;
     Copy copy;
     if (by_page_.size() < copies_max_) {
-        copy.floats = std::make_unique_for_overwrite<float[]>(num_floats_);
+        copy.floats = std::unique_ptr<float[]>(new float[num_floats_]);
     } else {
-        const auto oldest = std::ranges::min_element(
-            by_page_, {}, [](const auto& one) { return one.second.used; });
+        const auto oldest = std::min_element(
+            by_page_.begin(), by_page_.end(),
+            [](const auto& a, const auto& b) { return a.second.used < b.second.used; });
         copy.floats = std::move(oldest->second.floats);
         by_page_.erase(oldest);
     }

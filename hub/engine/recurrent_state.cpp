@@ -6,8 +6,9 @@ namespace moex {
 
 RecurrentShape RecurrentShape::of(const ModelConfig& config) {
     const DeltaNetSizes& sizes = config.delta_net;
-    const auto num_layers = std::ranges::count(config.layers, Mixer::gated_delta_rule,
-                                               &LayerPlan::mixer);
+    const auto num_layers = std::count_if(
+        config.layers.begin(), config.layers.end(),
+        [](const LayerPlan& plan) { return plan.mixer == Mixer::gated_delta_rule; });
     return {.delta = {sizes.key_heads, sizes.value_heads, sizes.key_dim, sizes.value_dim},
             .conv_taps = sizes.conv_taps,
             .num_layers = static_cast<std::uint32_t>(num_layers)};
@@ -15,7 +16,7 @@ RecurrentShape RecurrentShape::of(const ModelConfig& config) {
 
 // The floats are not initialised: a text that begins at position 0 reads none of them.
 RecurrentBlock::RecurrentBlock(const RecurrentShape& shape)
-    : floats(std::make_unique_for_overwrite<float[]>(shape.num_layers * shape.floats_of_layer())),
+    : floats(new float[shape.num_layers * shape.floats_of_layer()]),
       borders(shape.num_layers) {}
 
 std::unique_ptr<RecurrentBlock> RecurrentBlocks::take() {
