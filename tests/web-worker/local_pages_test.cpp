@@ -17,6 +17,7 @@
 #include "tests/support/must.h"
 #include "tests/support/posted_loop.h"
 #include "tests/support/repository.h"
+#include "web-worker/decoder/gpu_decoder.h"
 #include "web-worker/gpu/vulkan/vulkan_device.h"
 
 namespace moex {

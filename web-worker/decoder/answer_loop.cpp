@@ -4,7 +4,8 @@
 
 namespace moex {
 
-Status feed_prompt(GpuDecoder& decoder, std::span<const std::uint32_t> prompt, StepLogits logits) {
+Status feed_prompt(SequenceDecoder& decoder, std::span<const std::uint32_t> prompt,
+                   StepLogits logits) {
     while (!prompt.empty()) {
         const auto chunk = prompt.first(std::min<std::size_t>(prompt.size(), decoder.rows_max()));
         prompt = prompt.subspan(chunk.size());

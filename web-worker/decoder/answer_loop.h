@@ -1,4 +1,4 @@
-// Computes an answer for a sequence, token by token, starting from the tokens that a GpuDecoder
+// Computes an answer for a sequence, token by token, starting from the tokens that a decoder
 // holds, until a stop token, a length limit or a cancel ends the answer. Each derived loop decides
 // how tokens are chosen.
 #pragma once
@@ -6,7 +6,7 @@
 #include <functional>
 #include <span>
 
-#include "web-worker/decoder/gpu_decoder.h"
+#include "web-worker/decoder/sequence_decoder.h"
 #include "web-worker/decoder/token_drafts.h"
 
 namespace moex {
@@ -33,7 +33,8 @@ class AnswerLoop {
 };
 
 // Feeds all tokens of `prompt` to the decoder; `logits` selects the logits of the last token.
-Status feed_prompt(GpuDecoder& decoder, std::span<const std::uint32_t> prompt, StepLogits logits);
+Status feed_prompt(SequenceDecoder& decoder, std::span<const std::uint32_t> prompt,
+                   StepLogits logits);
 
 // Returns the candidates of `list` without the empty entries at its end, which exist if the
 // vocabulary is smaller than the list.

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "web-worker/decoder/answer_loop.h"
+#include "web-worker/decoder/gpu_decoder.h"
 
 namespace moex {
 

@@ -9,13 +9,13 @@ using Clock = std::chrono::steady_clock;
 
 }  // namespace
 
-SampledLoop::SampledLoop(GpuDecoder& decoder, SampledOptions options,
+SampledLoop::SampledLoop(SequenceDecoder& decoder, SampledOptions options,
                          std::unique_ptr<TokenChooser> chooser, Events events)
     : decoder_(decoder),
       options_(std::move(options)),
       chooser_(std::move(chooser)),
       events_(std::move(events)) {
-    if (decoder_.model().has_delta()) options_.drafts = nullptr;
+    if (!decoder_.goes_back()) options_.drafts = nullptr;
 }
 
 // Returns what a step of this number of drawn rows reads.
@@ -40,25 +40,25 @@ void SampledLoop::start(std::span<const std::uint32_t> prompt) {
 void SampledLoop::read() {
     if (by_list_)
         return decoder_.read_likeliest([this](Result<Lists> lists) {
-            if (!lists.ok()) return end(lists.error());
+            if (!lists.ok()) return end_with(lists.error());
             take_lists(*lists);
         });
     decoder_.read_logits([this](Result<std::span<const float>> logits) {
-        if (!logits.ok()) return end(logits.error());
+        if (!logits.ok()) return end_with(logits.error());
         take_logits(*logits);
     });
 }
 
 void SampledLoop::take_lists(Lists lists) {
     for (std::size_t row = 0; row < lists.size(); ++row) {
-        const auto tokens = candidates_of(lists[row], decoder_.model().vocab_size);
+        const auto tokens = candidates_of(lists[row], decoder_.vocab_size());
         if (tokens.empty()) return end(Error{ErrorCode::internal, "logits are not numbers"});
         if (!take(row, chooser_->choose(tokens))) return;
     }
 }
 
 void SampledLoop::take_logits(std::span<const float> logits) {
-    const std::size_t row_size = decoder_.model().vocab_size;
+    const std::size_t row_size = decoder_.vocab_size();
     for (std::size_t row = 0; row < drafted_.size() + 1; ++row)
         if (!take(row, chooser_->choose(logits.subspan(row * row_size, row_size)))) return;
 }
@@ -128,6 +128,12 @@ void SampledLoop::finish(AnswerEnd how, std::size_t row) {
     counts_.add(drafted_.size(), row);
     if (row < drafted_.size()) decoder_.rewind(first_end_ + static_cast<std::uint32_t>(row));
     end(how);
+}
+
+// Ends the answer with an error; the steps that a cancel has dropped are none.
+void SampledLoop::end_with(const Error& error) {
+    if (cancelled_ && error.code == ErrorCode::cancelled) return end(AnswerEnd::cancelled);
+    end(error);
 }
 
 void SampledLoop::end(Result<AnswerEnd> how) { events_.on_end(std::move(how)); }

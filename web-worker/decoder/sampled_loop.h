@@ -1,7 +1,7 @@
-// An answer for which a TokenChooser chooses the tokens, from the data that the GPU returns for the
-// next token: its likeliest tokens, or all logits. Each step waits for the choice before it. With
-// drafts (token_drafts.h) a step returns this data for several positions, and the choices are made
-// in order, so that the tokens are those of an answer without drafts.
+// An answer for which a TokenChooser chooses the tokens, from the data that the decoder returns for
+// the next token: its likeliest tokens, or all logits. Each step waits for the choice before it.
+// With drafts (token_drafts.h) a step returns this data for several positions, and the choices are
+// made in order, so that the tokens are those of an answer without drafts.
 #pragma once
 
 #include <chrono>
@@ -43,12 +43,15 @@ struct SampledOptions {
 class SampledLoop : public AnswerLoop {
   public:
     // Continues the sequence of `decoder`, which outlives the loop and has no other user until the
-    // loop ends. The likeliest tokens are used only if GpuDecoderOptions::likeliest is set.
-    SampledLoop(GpuDecoder& decoder, SampledOptions options, std::unique_ptr<TokenChooser> chooser,
-                Events events);
+    // loop ends. The likeliest tokens are used only if the decoder finds them.
+    SampledLoop(SequenceDecoder& decoder, SampledOptions options,
+                std::unique_ptr<TokenChooser> chooser, Events events);
 
     void start(std::span<const std::uint32_t> prompt) override;
-    void cancel() override { cancelled_ = true; }
+    void cancel() override {
+        cancelled_ = true;
+        decoder_.drop_steps();
+    }
     DraftCounts draft_counts() const override { return counts_; }
 
   private:
@@ -60,10 +63,11 @@ class SampledLoop : public AnswerLoop {
     void next();
     void feed_next();
     void finish(AnswerEnd how, std::size_t row);
+    void end_with(const Error& error);
     void end(Result<AnswerEnd> how);
     StepLogits wanted(std::size_t num_rows) const;
 
-    GpuDecoder& decoder_;
+    SequenceDecoder& decoder_;
     SampledOptions options_;
     std::unique_ptr<TokenChooser> chooser_;
     Events events_;

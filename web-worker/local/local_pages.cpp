@@ -53,7 +53,7 @@ KvSource local_kv_source(const ModelConfig& config, KvKind kind, const Sha256& m
     return source;
 }
 
-LocalPages::LocalPages(GpuDecoder& decoder, const KvSource& source)
+LocalPages::LocalPages(SequenceDecoder& decoder, const KvSource& source)
     : decoder_(decoder),
       source_(source),
       rows_(kv_rows_bytes(source, kv_page_tokens)) {}

@@ -10,7 +10,8 @@
 #include "hub/model/config.h"
 #include "protocol/kv_page.h"
 #include "protocol/life_guard.h"
-#include "web-worker/decoder/gpu_decoder.h"
+#include "web-worker/decoder/kv_rows.h"
+#include "web-worker/decoder/sequence_decoder.h"
 
 namespace moex {
 
@@ -45,7 +46,7 @@ KvSource local_kv_source(const ModelConfig& config, KvKind kind, const Sha256& m
 class LocalPages {
   public:
     // `decoder` outlives this object.
-    LocalPages(GpuDecoder& decoder, const KvSource& source);
+    LocalPages(SequenceDecoder& decoder, const KvSource& source);
 
     // Begins a text, of which the decoder holds the first `num_held` tokens already. `prompt` stays
     // valid until the last take().
@@ -73,7 +74,7 @@ class LocalPages {
   private:
     Status check(PageShelf::Origin origin, const Sha256& before, const KvPage& page) const;
 
-    GpuDecoder& decoder_;
+    SequenceDecoder& decoder_;
     KvSource source_;
     std::span<const std::uint32_t> prompt_;
     std::uint32_t num_held_ = 0;
