@@ -8,6 +8,7 @@
 #   all of these <- hub/net <- {hub/options, hub/commands, hub/main};   {protocol, hub/engine/kernels} <- web-worker.
 #   web-worker/gpu <- web-worker/decoder;   {decoder, hub/model/package} <- web-worker/package;
 #   {decoder, web-worker} <- web-worker/spans <- web-worker/{native, browser};
+#   {decoder, hub/engine} <- web-worker/processor, which computes a whole model on a processor;
 #   all of these <- {hub/commands/gpu, web-worker/local}, which link them.
 #   Inside hub/model: strict_json <- tokenizer <- jinja <- chat_template, which see protocol besides and nothing else,
 #   and which web-worker/local sees, too;   package <- pack, and only commands see pack.
@@ -64,6 +65,7 @@ git grep -nE '^#include "' -- 'protocol/*' 'hub/*' 'web-worker/*' | awk -F: '
     if (path ~ /^web-worker\/gpu\//) return "gpu"
     if (path ~ /^web-worker\/decoder\//) return "gpu_decoder"
     if (path ~ /^web-worker\/package\//) return "gpu_package"
+    if (path ~ /^web-worker\/processor\//) return "processor"
     if (path ~ /^web-worker\/local\//) return "local"
     if (path ~ /^web-worker\/spans\//) return "spans"
     if (path ~ /^web-worker\/native\//) return "native"
@@ -107,7 +109,8 @@ git grep -nE '^#include "' -- 'protocol/*' 'hub/*' 'web-worker/*' | awk -F: '
     sees["native"] = sees["worker"] "spans native "
     sees["tab"] = sees["worker"] "spans tab "
     sees["gpu_package"] = " protocol model package gpu_decoder gpu_package "
-    sees["local"] = text "model package sampler draft_rules route gpu gpu_decoder gpu_package local "
+    sees["processor"] = sees["engine"] "gpu_decoder processor "
+    sees["local"] = text "model package sampler draft_rules route gpu gpu_decoder gpu_package processor local "
   }
   {
     target = $3; sub(/^#include "/, "", target); sub(/".*/, "", target)

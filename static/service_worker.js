@@ -3,7 +3,8 @@
 // hub cannot be reached, under the same policy: their headers are stored with the bytes. Besides, weights that the
 // browser's files hold are served from there. Requests for the API and for other pages are not touched. The browser may
 // end this program at any moment: it keeps nothing in memory, and without it the same requests go to the hub.
-// Messages in, with a port for the answer, true or false: {keep: true, hub_key}. Until then "busy" is sent each second.
+// Messages in, with a port for the answer, true or false: {keep: true, hub_key, on_processor}. Until then "busy" is
+// sent each second.
 // A set of files replaces the stored set only if the hub's key that this browser knows has signed it.
 // Every path here begins with `root`, the folder of this file: "/", or "/moex/" where a proxy serves the hub below
 // /moex/. Other programs may serve the other paths of the origin, so their caches are left alone.
@@ -171,11 +172,12 @@ async function fetchFile(path) {
   return { path, hash, bytes, response: new Response(bytes, { headers }) };
 }
 
-// Fetches the page and all files that it needs.
-async function fetchPage() {
+// Fetches the page and all files that it needs. Of the programs for a GPU and for a processor this browser needs one.
+async function fetchPage(on_processor) {
   const files = new Map();
+  const unneeded = root + (on_processor ? "wasm/moex-local.wasm" : "wasm/moex-processor.js");
   const add = async (path) => {
-    if (files.has(path)) return;
+    if (files.has(path) || path === unneeded) return;
     files.set(path, null);
     const file = await fetchFile(path);
     files.set(path, file);
@@ -207,9 +209,9 @@ try {
 } catch { /* a browser that forbids channels has no other tab that deletes data */ }
 
 // Stores the files as one set, named by their hashes, and deletes the previous set.
-async function keep(hub_key) {
+async function keep({ hub_key, on_processor }) {
   is_forgotten = false;
-  const files = await fetchPage();
+  const files = await fetchPage(on_processor);
   await requireSigned(files, hub_key);
   const lines = files.map(({ path, hash }) => `${path} ${hash}\n`).join("");
   const name = kept_as + await sha256(new TextEncoder().encode(lines));
@@ -228,7 +230,7 @@ self.addEventListener("message", (event) => {
   const [port] = event.ports;
   if (!event.data?.keep || !port) return;
   const beat = setInterval(() => port.postMessage("busy"), 1000);
-  const kept = keep(event.data.hub_key).then(() => true, () => false);
+  const kept = keep(event.data).then(() => true, () => false);
   event.waitUntil(kept.then((is_kept) => {
     clearInterval(beat);
     port.postMessage(is_kept);

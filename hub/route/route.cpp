@@ -125,6 +125,7 @@ AnswerPlace place_by_thresholds(const RouteFacts& facts) {
     const bool here = can_work(AnswerPlace::here, facts), hub = can_work(AnswerPlace::hub, facts);
     if (!here) return hub ? AnswerPlace::hub : AnswerPlace::nowhere;
     if (!hub) return AnswerPlace::here;
+    if (facts.here_on_processor) return AnswerPlace::hub;
     const bool is_near = facts.round_trip_s > 0 && facts.round_trip_s < near_round_trip_s;
     if (missing(facts) > long_prompt_tokens && is_near)
         return can_work(AnswerPlace::handed, facts) ? AnswerPlace::handed : AnswerPlace::hub;

@@ -10,9 +10,10 @@
 // before any time does: the better answer is the hub's, whatever it takes.
 // Where a rate of a computer was not measured yet, the thresholds of the design document decide,
 // which need no rates: local if the user says so, the hub if this device has too little memory, a
-// hand-off for prompts of more than 1,024 tokens over less than 80 ms. Source: the design "agentic
-// browsers", routing policy; its constants for one model are replaced by the sizes of the model at
-// hand.
+// hand-off for prompts of more than 1,024 tokens over less than 80 ms. A device without a GPU
+// counts as slow until the hub's rates are known: it answers where the hub cannot. Source: the
+// design "agentic browsers", routing policy; its constants for one model are replaced by the sizes
+// of the model at hand.
 #pragma once
 
 #include <array>
@@ -49,6 +50,7 @@ struct RouteFacts {
     bool hub_is_better = false;    // it answers with another model, the better one
     AnswerQuality quality = AnswerQuality::quickest;
     bool battery_is_low = false;
+    bool here_on_processor = false;  // this device has no GPU
     ModelSpeed here, hub;
     double bytes_per_s = 0;          // of the connection from the hub; 0: unknown, counts as fast
     double up_bytes_per_s = 0;       // of the connection to the hub; 0: unknown, as bytes_per_s

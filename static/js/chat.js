@@ -152,7 +152,10 @@ function drawDevice(state) {
   drawPages();
   drawPool();
   drawComposer();
-  if (state.phase === "ready") keepPage(info.model ? info : null).then((is_kept) => device_panel.tellKept(is_kept));
+  if (state.phase === "ready") {
+    const keeping = keepPage(info.model ? info : null, Boolean(state.processor));
+    keeping.then((is_kept) => device_panel.tellKept(is_kept));
+  }
 }
 
 function drawPages() {

@@ -1,6 +1,8 @@
 // Firefox and WebKitGTK as a contributor's and as a user's browser: join, serve, stop, chat, reload, history. A part of
-// the page that a browser cannot do is hidden. Both compute on the processor. Firefox with its preference for WebGPU
-// serves on a software GPU and answers on "this device", and Firefox that blocks cookies works without storage.
+// the page that a browser cannot do is hidden. Both compute on the processor; Firefox does so as "this device" of the
+// chat page, too, and WebKitGTK is not offered it, since it gives pages no files (OPFS). Firefox with its preference
+// for WebGPU serves on a software GPU and answers on "this device" there, and Firefox that blocks cookies works without
+// storage.
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
@@ -82,11 +84,11 @@ for (const [name, start, skip] of browsers) {
       await ask(page, "Tell me of the forest.");
       await page.until(() => document.querySelectorAll(".conversation-title").length === 2);
 
-      // This browser has no WebGPU: the page does not offer this device as a place, and nothing else is missing.
       await page.click("#open-settings");
       await page.until(() => !document.getElementById("settings").hidden);
-      assert.equal(await page.run(() => Boolean(navigator.gpu)), false);
-      assert.equal(await page.isVisible("#place-field"), false);
+      const has_files = await page.run(() => Boolean(navigator.storage?.getDirectory));
+      assert.equal(has_files, name === "Firefox");
+      assert.equal(await page.isVisible("#place-field"), has_files);
       assert.equal(await page.isVisible("#system"), true);
       assert.deepEqual(page.errors, []);
     })));
@@ -132,6 +134,35 @@ async function deviceReady(page) {
     return words.textContent.startsWith("Ready");
   });
 }
+
+test("Firefox: this device answers on the processor, also after a reload without the hub", { skip }, (t) => (
+  withHub(t, () => Firefox.start(), ["--backend", "local"], async (hub, browser) => {
+    const expected = await chat(hub, question);
+    const page = await browser.open(`${hub.url}/`);
+    await page.until(() => document.getElementById("model").textContent);
+    assert.equal(await page.run(() => Boolean(navigator.gpu)), false);
+    await chooseDevice(page);
+    await page.hasText("#device-words", "computed on this device's processor, which is slower");
+    await page.click("#device-load");
+    await deviceReady(page);
+    t.diagnostic(await page.text("#device-words"));
+    await page.set("#max_tokens", String(question.max_tokens));
+    await page.set("#temperature", "0");
+    await page.click("#close-settings");
+    await ask(page, question.messages[0].content);
+    assert.equal(await page.text(".message.assistant .body"), expected.text);
+    assert.equal(await page.text(".facts .place"), "this device");
+    await page.hasText("#pool-text", "this device's processor");
+
+    await page.until(() => !document.getElementById("device-kept").hidden);
+    await hub.stop();
+    await page.reload();
+    await page.hasText("#pool-text", "this device's processor");
+    await page.click("#new-chat");
+    await ask(page, question.messages[0].content);
+    assert.equal(await page.text(".message.assistant .body"), expected.text);
+    assert.deepEqual(page.errors, []);
+  })));
 
 test("Firefox with WebGPU: two tabs load the model at once, answer on this device, and reload", { skip }, (t) => (
   withHub(t, () => Firefox.start(with_gpu), ["--backend", "local", "--hub-dtype", "int8"], async (hub, browser) => {

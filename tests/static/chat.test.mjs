@@ -283,7 +283,10 @@ test("PlaceDefaultsToTheHub", () => {
 test("MissingModelIsExplainedToTheUser", () => {
   const failed = (code, message) => deviceWords({ phase: "failed", code, message });
   assert.match(failed("no_space", "2 bytes are needed, 1 are free."), /does not fit this device: 2 bytes .* free\.$/);
-  assert.match(failed("no_webgpu", ""), /no WebGPU/);
+  assert.match(failed("no_files", ""), /keeps no files/);
+  assert.match(failed("processor_too_small", "9 MB"), /too large for this device's processor: 9 MB\.$/);
+  const ready = { phase: "ready", adapter: "", software: false, processor: { answer_tokens_per_s: 12.34 } };
+  assert.match(deviceWords(ready), /^Ready: .* on this device's processor, about 12\.3 tokens a second\.$/);
   assert.match(failed("unavailable", "the hub answered 404"), /cannot answer: the hub answered 404\.$/);
   assert.match(errorWords({ status: 400, code: "device_device_lost", message: "gone" }), /GPU was lost: gone\./);
   assert.match(deviceWords({ phase: "fetching", done_bytes: 5e6, all_bytes: 20e6 }), /5\.0 MB of 20 MB/);

@@ -87,6 +87,9 @@ var MoexBridge = {
     Module['mx'].pageRead(HEAPU8.slice(page, page + size));
   },
 
+  // Asks for a later turn of the worker's event loop.
+  mx_ask_for_turn: function() { Module['mx'].askForTurn(); },
+
   mx_write_evicted: function(page, bytes, size, layers) {
     bytes = bytes >>> 0;
     Module['mx'].writeEvicted(page, HEAPU8.slice(bytes, bytes + size), layers);

@@ -39,6 +39,9 @@ async function findAdapter() {
   return adapter;
 }
 
+// Resolves to true if this worker may use a GPU.
+export const hasGpu = () => findAdapter().then(() => true, () => false);
+
 // Finds out whether this browser's GPU could hold a model of `bytes`, before the model is downloaded: allocates buffers
 // of that size and frees them. Resolves to "no_gpu", "gpu_too_small" or "".
 export async function gpuProblem(bytes) {

@@ -90,6 +90,7 @@ export class HandOff {
       here: { prompt_tokens_per_s: 0, answer_tokens_per_s: 0 },
       hub_prompt_tokens_per_s: 0, bytes_per_s: 0, up_bytes_per_s: 0, round_trip_s: 0,
     };
+    this.on_processor = false;       // this device has no GPU
     this.hub_takes_pages = true;     // until the hub says otherwise
     this.texts = new Map();          // by conversation: the hub's name for the pages that it took
     this.conversation = "";
@@ -98,6 +99,12 @@ export class HandOff {
     this.wish = null;
     this.stop = new AbortController();
     this.result = null;
+  }
+
+  // This device computes on its processor, with these rates, which were measured before the first answer.
+  useProcessor({ prompt_tokens_per_s, answer_tokens_per_s }) {
+    this.on_processor = true;
+    this.measured.here = { prompt_tokens_per_s, answer_tokens_per_s };
   }
 
   // Begins a question of `conversation`. `wish`: {words: "nowhere" | "to_hub", key, model, hub_answers, hub_hands_off,
@@ -136,7 +143,7 @@ export class HandOff {
       hub_context_tokens: wish.hub_context_tokens ?? 0, answer_tokens: wish.answer_tokens ?? 0,
       hub_takes_pages: this.hub_takes_pages && (wish.hub_hands_off ?? true),
       hub_is_better: wish.hub_is_better ?? false, quality: wish.quality ?? "quickest",
-      battery_is_low: wish.battery_is_low ?? false, here: measured.here,
+      battery_is_low: wish.battery_is_low ?? false, here_on_processor: this.on_processor, here: measured.here,
       hub: {
         prompt_tokens_per_s: Math.max(wish.hub?.prompt_tokens_per_s ?? 0, measured.hub_prompt_tokens_per_s),
         answer_tokens_per_s: wish.hub?.answer_tokens_per_s ?? 0,

@@ -1,24 +1,27 @@
-// The one model of "this device": downloads the hub's model into the browser's files, loads it onto the GPU, and
-// answers one question at a time. model_desk.js lets tabs share it.
-// Reports: {looked: {name, bytes, missing_bytes, hub_key}}, {fetched: {done_bytes, all_bytes}}, {pages: the report of
-//   page_files.js}, and the reports of local_tab.cpp: {opened}, {early}, {progress}, {ready}, {text}, {ended},
-//   {refused}, {failed: {code, message}}; before an answer {placed: "here" | "handed" | "hub", ...}, where "hub" means
-//   that the hub answers, with the keys and values `sent_as` that this device has sent, if there are any, and that only
-//   {ended: {is_hubs: true}} follows
+// The one model of "this device": downloads the hub's model into the browser's files, loads it onto the GPU, or into
+// the memory of the processor where there is no GPU, and answers one question at a time. model_desk.js lets tabs share
+// it.
+// Reports: {looked: {name, bytes, missing_bytes, hub_key, on_processor}}, {fetched: {done_bytes, all_bytes}}, {pages:
+//   the report of page_files.js}, and the reports of local_tab.cpp: {opened}, {early}, {progress}, {ready}, {text},
+//   {ended}, {refused}, {failed: {code, message}}; before an answer {placed: "here" | "handed" | "hub", ...}, where
+//   "hub" means that the hub answers, with the keys and values `sent_as` that this device has sent, if there are any,
+//   and that only {ended: {is_hubs: true}} follows
 // The model is opened when the files that all layers need are here; the experts of layers follow in order, while later
 // ones are still on their way. A question may be asked from {opened} on.
 import createModule from "./moex-local.js";
 import { Arrivals } from "./arrivals.js";
 import { EvictedPages } from "./evicted_pages.js";
 import { StoreError } from "./file_store.js";
-import { gpuProblem } from "./gpu.js";
+import { gpuProblem, hasGpu } from "./gpu.js";
 import { HandOff } from "./hand_off.js";
 import { Host } from "./host.js";
 import { checkHub, hasSignedManifest } from "./hub_key.js";
 import { PageFiles, behindHash } from "./page_files.js";
+import { processorBytes, processorProblem } from "./processor_memory.js";
 import { BrowserText } from "./text.js";
 
 const package_url = new URL("../api/package", import.meta.url).href;
+let had_gpu = false;             // a model was ready on the GPU: a GPU that is away for a moment comes back
 const list_ms_max = 2000;        // a hub that does not answer in time is taken to have the same model
 const decoder = new TextDecoder();
 
@@ -75,9 +78,11 @@ export class LocalModel {
     this.store = null;
     this.evicted = new EvictedPages();
     this.listed = null;         // the hub's list of the model's files (/api/package)
+    this.on_processor = false;  // there is no GPU
     this.onOpened = () => {};   // called when the model is open
     this.is_fetching = false;   // files are being downloaded
     this.routed = null;         // the last report of mx_route()
+    this.turns = null;          // MessageChannel of askForTurn()
     this.is_hubs = false;       // the hub answers the question; the end of the one that was given up is not reported
     this.stop = new AbortController();
     this.connect();
@@ -115,10 +120,21 @@ export class LocalModel {
         this.answerEvicted(this.evicted.write(page, bytes, num_layers).then(() => new Uint8Array(1)));
       },
       readEvicted: (layer, pages, size) => this.answerEvicted(this.evicted.read(layer, pages, size)),
+      askForTurn: () => this.askForTurn(),
       fileSize: (hex) => this.store.size(decoder.decode(hex)),
       readFile: (hex, offset, to) => this.store.read(decoder.decode(hex), offset, to),
       report: (json) => this.hear(JSON.parse(decoder.decode(json))),
     });
+  }
+
+  // Gives the WASM program on a processor a later turn of this worker's event loop. A message to oneself comes behind
+  // those that wait already, and without the delay that timers have.
+  askForTurn() {
+    if (!this.turns) {
+      this.turns = new MessageChannel();
+      this.turns.port1.onmessage = () => { if (!this.has_ended) this.host.wasm._mx_on_turn(); };
+    }
+    this.turns.port2.postMessage(null);
   }
 
   // Gives the WASM program the bytes that `reading` resolves to; none if it fails.
@@ -148,9 +164,11 @@ export class LocalModel {
 
   // Passes on a report of the WASM program.
   hear(message) {
-    // In a report of the WASM program, no_space means the GPU's memory. A full disk is reported by fail(), or as
-    // io_error if pages of a conversation could not be written or read.
-    if (message.failed?.code === "no_space") message.failed.code = "no_memory";
+    // In a report of the WASM program, no_space means the memory of the GPU or of the processor. A full disk is
+    // reported by fail(), or as io_error if pages of a conversation could not be written or read.
+    if (message.failed?.code === "no_space") {
+      message.failed.code = this.on_processor ? "processor_too_small" : "no_memory";
+    }
     if (message.ready || message.failed) this.store?.closeAll();
     if (message.route) {
       this.routed = message.route;
@@ -160,20 +178,37 @@ export class LocalModel {
     if (message.opened) this.onOpened();
     if (message.ended && this.is_hubs) message.ended = { is_hubs: true };
     else if (message.ended) this.hand_off.ended(message.ended);
-    if (message.ready) message.ready.gpu_bytes = this.host.gpu.bytes;
+    if (message.ready && this.on_processor) this.hand_off.useProcessor(message.ready.processor);
+    else if (message.ready) {
+      had_gpu = true;
+      message.ready.gpu_bytes = this.host.gpu.bytes;
+    }
     this.report(message);
   }
 
   // Finds out what has to be downloaded.
   async look({ key, hub_key }) {
+    const finding_gpu = hasGpu();
     this.store ??= await this.openStore();
     this.listed = await list(this.store, key, hub_key);
     const { bytes } = await this.store.missing(this.listed.files);
+    this.on_processor = !await finding_gpu && !had_gpu;
     // Files that are here already are loaded at once, and loading them finds out the same.
-    const problem = bytes > 0 ? await gpuProblem(this.listed.bytes) : "";
-    if (problem) throw new StoreError(problem, `it cannot take ${this.listed.bytes} bytes`);
+    if (bytes > 0) await this.requireRoom();
     const { name, hub_key: signer = "" } = this.listed;
-    this.report({ looked: { name, bytes: this.listed.bytes, missing_bytes: bytes, hub_key: signer } });
+    const { on_processor } = this;
+    this.report({ looked: { name, bytes: this.listed.bytes, missing_bytes: bytes, hub_key: signer, on_processor } });
+  }
+
+  // Throws if the model is too large for this device.
+  async requireRoom() {
+    if (this.on_processor) {
+      const why = processorProblem(this.listed.files);
+      if (why) throw new StoreError("processor_too_small", why);
+      return;
+    }
+    const problem = await gpuProblem(this.listed.bytes);
+    if (problem) throw new StoreError(problem, `it cannot take ${this.listed.bytes} bytes`);
   }
 
   // Resolves to false if the hub has another model by now.
@@ -184,10 +219,16 @@ export class LocalModel {
     return !body?.sha256 || body.sha256 === this.listed.sha256;
   }
 
+  // Loads the WASM program: for the GPU, or for the processor, whose program other browsers need not load.
+  async loadProgram() {
+    const make = this.on_processor ? (await import("./moex-processor.js")).default : createModule;
+    await this.host.load(make, import.meta.url, { text: new BrowserText() });
+  }
+
   // `kv_share`: one of so many pages of keys and values has room in the GPU's memory.
   async load({ key, context_tokens_max, kv_share = 1 }) {
     const { host, store, listed } = this;
-    const loading = host.load(createModule, import.meta.url, { text: new BrowserText() });
+    const loading = this.loadProgram();
     loading.catch(() => {});       // the rejection is handled below, by `await loading`
     const opened = new Promise((resolve) => { this.onOpened = resolve; });
     const arrivals = new Arrivals();
@@ -203,8 +244,8 @@ export class LocalModel {
     if (last < 0) await fetching;
     const hashes = listed.sha256 + await this.textsHash();
     if (this.has_ended) return;
-    host.withText(hashes,
-      (address, size) => host.wasm._mx_local_open(address, size, context_tokens_max, kv_share));
+    host.withText(hashes, (address, size) => (
+      host.wasm._mx_local_open(address, size, context_tokens_max, kv_share, processorBytes())));
     await opened;
     for (let layer = 0; layer <= last; layer += 1) {
       await arrivals.all(layers[layer]);
@@ -286,7 +327,7 @@ export class LocalModel {
     this.report({ failed: { code: is_full ? "no_space" : code, message: error.message ?? String(error) } });
   }
 
-  // Frees the GPU's memory; downloaded files stay.
+  // Frees the memory of the model; downloaded files stay.
   end() {
     this.has_ended = true;
     this.stop.abort();
@@ -294,5 +335,6 @@ export class LocalModel {
     this.evicted.close();
     this.store?.closeAll();
     this.host.gpu.close();
+    this.turns?.port1.close();
   }
 }

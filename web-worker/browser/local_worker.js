@@ -2,7 +2,7 @@
 // on while a page is away (static/js/chat/model_link.js), else a Dedicated Worker of one of the tabs.
 // Messages in:  for a Dedicated Worker {type: "CONNECT"} with a port. Over each port: see model_desk.js.
 // Messages out: of a Dedicated Worker {unused: true}: no tab uses the model any more. Over the port of a SharedWorker
-//               first {type: "HELLO", payload: {can_compute}}.
+//               first {type: "HELLO", payload: {can_compute, has_webgpu}}.
 import { FileStore } from "./file_store.js";
 import { LentStore } from "./lent_store.js";
 import { LocalModel } from "./local_model.js";
@@ -19,10 +19,10 @@ const desk = new ModelDesk({
 });
 
 if (is_shared) {
-  const can_compute = Boolean(self.navigator.gpu && self.FileReaderSync && mayStoreFiles());
+  const can_compute = Boolean(self.FileReaderSync && mayStoreFiles()), has_webgpu = Boolean(self.navigator.gpu);
   self.onconnect = ({ ports: [port] }) => {
     desk.connect(port);
-    port.postMessage({ type: "HELLO", payload: { can_compute } });
+    port.postMessage({ type: "HELLO", payload: { can_compute, has_webgpu } });
   };
 } else self.onmessage = ({ ports: [port] }) => desk.connect(port);
 

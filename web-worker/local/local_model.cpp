@@ -4,15 +4,11 @@
 #include <utility>
 
 #include "protocol/kv_translate.h"
-#include "web-worker/decoder/greedy_loop.h"
 #include "web-worker/decoder/sampled_loop.h"
 #include "web-worker/local/sampler_chooser.h"
 
 namespace moex {
 namespace {
-
-// Rows of a step with drafts: one tile of a product.
-constexpr std::uint32_t draft_rows = 8;
 
 // Returns the text that the generation continues: the words of the last message, or its thoughts if
 // it has no words yet.
@@ -23,52 +19,26 @@ std::string last_words(const nlohmann::ordered_json& message) {
 
 }  // namespace
 
-void LocalModel::open(gpu::Device& device, const PackageFiles& files, const LocalText& words,
-                      const LocalMemory& memory, PageShelf& shelf, WeightProgress progress,
-                      std::function<void(Result<std::unique_ptr<LocalModel>>)> done) {
-    std::unique_ptr<LocalModel> opened(new LocalModel);
-    if (const Status read = opened->read_text(words); !read.ok()) return done(read.error());
-    auto model = decoder_model_of(files);
-    // Questions of a conversation go on from earlier ones, and a recurrent state cannot go back.
-    if (model.ok() && model->has_delta())
-        model = Error{ErrorCode::unsupported,
-                      "a model with a gated delta rule is not answered on this device yet"};
-    if (!model.ok()) return done(model.error());
+Result<std::unique_ptr<LocalModel>> LocalModel::create(const LocalText& words, PageShelf& shelf) {
+    std::unique_ptr<LocalModel> made(new LocalModel);
+    MOEX_TRY(made->read_text(words));
+    made->shelf_ = &shelf;
+    return Result<std::unique_ptr<LocalModel>>(std::move(made));
+}
 
-    const std::uint32_t context = std::min(model->context_tokens, memory.context_tokens_max),
-                        num_pages = (context + kv_page_tokens - 1) / kv_page_tokens;
-    const GpuDecoderOptions options{
-        .context_tokens = context,
-        .draft_rows = draft_rows,
-        .likeliest = true,
-        .slots = memory.kv_share > 1 ? std::max(1u, num_pages / memory.kv_share) : 0,
-        .evicted = memory.evicted};
-    const DecoderSizes sizes = GpuDecoder::sizes_of(device.adapter(), *model, options);
-    opened->named_ = std::make_unique<NamedWeights>(files, *model);
-    opened->weights_ = std::make_unique<CountedWeights>(
-        *opened->named_, DecoderMemory::needs_of(*model, sizes).weights, std::move(progress));
-    CountedWeights& weights = *opened->weights_;
-    opened->shelf_ = &shelf;
-    const KvSource source = local_kv_source(files.config(), options.kv_kind, words.manifest_sha256,
-                                            words.texts_sha256);
-    const auto held = std::make_shared<std::unique_ptr<LocalModel>>(std::move(opened));
-    GpuDecoder::create(
-        device, *model, options, weights,
-        [held, source, done = std::move(done)](Result<std::unique_ptr<GpuDecoder>> made) {
-            if (!made.ok()) return done(made.error());
-            (*held)->decoder_ = *std::move(made);
-            (*held)->pages_.emplace(*(*held)->decoder_, source);
-            done(std::move(*held));
-        });
+void LocalModel::use(std::unique_ptr<LocalPlace> place) {
+    place_ = std::move(place);
+    decoder_ = &place_->decoder();
+    KvSource source = place_->kv_source();
+    source.model = manifest_sha256_;
+    source.texts = texts_sha256_;
+    pages_.emplace(*decoder_, source);
 }
 
 Status LocalModel::load_layer(std::uint32_t layer) {
     if (is_whole()) return {};
-    MOEX_TRY(decoder_->load_layer(layer, *weights_));
-    if (!is_whole()) return {};
-    weights_.reset();
-    named_.reset();
-    if (!early_question_) return {};
+    MOEX_TRY(place_->load_layer(layer));
+    if (!is_whole() || !early_question_) return {};
     const LocalQuestion question = *std::exchange(early_question_, std::nullopt);
     start_loop(question);
     return {};
@@ -80,6 +50,8 @@ Status LocalModel::read_text(const LocalText& words) {
     tokenizer_ = std::move(tokenizer);
     chat_template_ = std::move(chat_template);
     generation_ = words.generation;
+    manifest_sha256_ = words.manifest_sha256;
+    texts_sha256_ = words.texts_sha256;
     return {};
 }
 
@@ -96,33 +68,29 @@ Result<std::vector<TokenId>> LocalModel::prompt_of(const LocalQuestion& question
                                            *tokenizer_);
 }
 
-// Returns the loop that answers the question. A greedy loop lets the GPU choose the likeliest
-// token, so it does not wait for a token before it issues the next step.
+// Returns the loop that answers the question. For a greedy answer, a GPU chooses the likeliest
+// token itself, so that the loop does not wait for a token before it issues the next step.
 std::unique_ptr<AnswerLoop> LocalModel::loop_for(const LocalQuestion& question,
                                                  std::uint32_t max_tokens) {
-    AnswerLoop::Events events{
+    const AnswerLoop::Events events{
         .on_tokens = [this](std::span<const std::uint32_t> ids) { on_tokens(ids); },
         .on_end = [this](Result<AnswerEnd> how) { on_end(std::move(how)); }};
     const auto& stop_ids = generation_.eos_token_ids;
     Sampler sampler(question.sampling, held_, max_tokens);
-    const bool is_greedy = sampler.num_likeliest() == 1 && !is_paged();
-    drafts_.begin(held_,
-                  is_greedy ? LocalDrafts::Steps::issued_ahead : LocalDrafts::Steps::waited_for,
+    auto greedy = sampler.num_likeliest() == 1
+                      ? place_->greedy_loop(max_tokens, stop_ids, &drafts_, events)
+                      : nullptr;
+    drafts_.begin(held_, greedy ? LocalDrafts::Steps::issued_ahead : LocalDrafts::Steps::waited_for,
                   question.draft_tokens);
-    if (is_greedy)
-        return std::make_unique<GreedyLoop>(
-            *decoder_,
-            GreedyOptions{.max_tokens = max_tokens, .stop_ids = stop_ids, .drafts = &drafts_},
-            std::move(events));
+    if (greedy) return greedy;
     return std::make_unique<SampledLoop>(
         *decoder_,
         SampledOptions{.max_tokens = max_tokens, .stop_ids = stop_ids, .drafts = &drafts_},
-        std::make_unique<SamplerChooser>(std::move(sampler)), std::move(events));
+        std::make_unique<SamplerChooser>(std::move(sampler)), events);
 }
 
 Status LocalModel::ask(const nlohmann::ordered_json& body, Events events) {
-    MOEX_ASSIGN(question,
-                read_question(body, generation_, *tokenizer_, decoder_->model().vocab_size));
+    MOEX_ASSIGN(question, read_question(body, generation_, *tokenizer_, decoder_->vocab_size()));
     MOEX_ASSIGN(prompt, prompt_of(question));
     const std::uint32_t context = context_tokens();
     if (prompt.empty()) return Error{ErrorCode::invalid_argument, "the prompt has no tokens"};
@@ -176,8 +144,9 @@ void LocalModel::start(const LocalQuestion& question) {
 void LocalModel::start_early(const LocalQuestion& question) {
     early_question_ = question;
     const auto rest = std::span(held_).subspan(end_.cached_tokens);
-    const std::size_t num_early =
-        is_paged() ? 0 : std::min<std::size_t>(decoder_->rows_max(), rest.size() - 1);
+    const std::size_t num_early = decoder_->reads_early()
+                                      ? std::min<std::size_t>(decoder_->rows_max(), rest.size() - 1)
+                                      : 0;
     if (num_early == 0) return;
     const Status begun = decoder_->begin_early(
         rest.first(num_early),
@@ -210,14 +179,13 @@ void LocalModel::cancel() {
 void LocalModel::read_page(std::uint32_t turn, std::uint32_t index, std::uint32_t num_tokens,
                            const Sha256& before, std::function<void(Result<Bytes>)> done) {
     if (turn != turn_ || num_tokens > held_.size())
-        return done(Error{ErrorCode::not_found, "another text is on the GPU by now"});
+        return done(Error{ErrorCode::not_found, "another text is held by now"});
     pages_->read(std::span(held_).first(num_tokens), index, before, std::move(done));
 }
 
 void LocalModel::read_held_page(std::uint32_t index, std::uint32_t num_tokens, bool as_u8,
                                 const Sha256& before, std::function<void(Result<Bytes>)> done) {
-    if (num_tokens > num_held())
-        return done(Error{ErrorCode::not_found, "fewer tokens are on the GPU"});
+    if (num_tokens > num_held()) return done(Error{ErrorCode::not_found, "fewer tokens are held"});
     // Codes stay codes, because 16 bits would say no more.
     const bool has_codes = pages_->source().row_type == KvRowType::u8;
     const KvRowType wanted = as_u8 || has_codes ? KvRowType::u8 : KvRowType::f16;

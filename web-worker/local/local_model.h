@@ -1,11 +1,13 @@
 // A whole model that answers the user of this device: text in, text out, one answer after the
 // other. The hub's own sampler draws the tokens, so the same seed and the same logits give the same
 // tokens as at the hub. The beginning that a prompt shares with the cached sequence, or with pages
-// that a PageShelf kept, is not computed again. All calls are made on the device's one thread.
+// that a PageShelf kept, is not computed again. All calls are made on one thread. Whether a GPU or
+// a processor computes is hidden behind LocalPlace.
 //
-// A question may be asked before all layers are here. Its first tokens, as many as one step takes,
-// are then read layer by layer while later layers are loaded (GpuDecoder::begin_early()); the other
-// tokens follow when the model is whole. The bits are those of a prompt that is read at once.
+// A question may be asked before all layers are here. On a GPU its first tokens, as many as one
+// step takes, are then read layer by layer while later layers are loaded
+// (GpuDecoder::begin_early()); the other tokens follow when the model is whole. The bits are those
+// of a prompt that is read at once. A processor reads all of the prompt when the model is whole.
 //
 // Where tokens drafted from the text itself pay, a step computes them, too (local_drafts.h). The
 // words stay the same.
@@ -25,11 +27,10 @@
 #include "hub/model/tokenizer/tokenizer.h"
 #include "hub/route/route.h"
 #include "web-worker/decoder/answer_loop.h"
-#include "web-worker/decoder/gpu_decoder.h"
 #include "web-worker/local/local_drafts.h"
 #include "web-worker/local/local_pages.h"
+#include "web-worker/local/local_place.h"
 #include "web-worker/local/local_question.h"
-#include "web-worker/package/named_weights.h"
 
 namespace moex {
 
@@ -39,15 +40,6 @@ struct LocalText {
     GenerationDefaults generation;
     // SHA-256 of manifest.json; SHA-256 of tokenizer.json, then tokenizer_config.json
     Sha256 manifest_sha256{}, texts_sha256{};
-};
-
-// The memory that a model may take for keys and values.
-struct LocalMemory {
-    std::uint32_t context_tokens_max = 0;
-    // One of this number of pages has room in the GPU's memory; the others are in `evicted`, which
-    // outlives the model. 1: all pages.
-    std::uint32_t kv_share = 1;
-    EvictedPages* evicted = nullptr;
 };
 
 // The reason why an answer ended, and its figures.
@@ -64,22 +56,21 @@ struct LocalEnd {
 // Answers questions with a whole model on this device.
 class LocalModel {
   public:
-    // Loads the model, without the layers whose experts `files` do not hold. `device` and `shelf`
-    // outlive the model; `files` are read until the model is whole. Returns no_space if a buffer
-    // exceeds the device's binding limit.
-    static void open(gpu::Device& device, const PackageFiles& files, const LocalText& words,
-                     const LocalMemory& memory, PageShelf& shelf, WeightProgress progress,
-                     std::function<void(Result<std::unique_ptr<LocalModel>>)> done);
+    // Reads the model's text files. `shelf` outlives the model.
+    static Result<std::unique_ptr<LocalModel>> create(const LocalText& words, PageShelf& shelf);
+    // Gives the model the place that computes it. Required before all calls below.
+    void use(std::unique_ptr<LocalPlace> place);
+    const LocalPlace& place() const { return *place_; }
 
     bool is_whole() const { return decoder_->is_whole(); }
-    std::uint32_t num_layers() const { return decoder_->model().num_layers; }
-    // Loads the experts of a layer, which `files` hold by now.
+    std::uint32_t num_layers() const { return decoder_->num_layers(); }
+    // Loads the experts of a layer, whose files are open by now.
     Status load_layer(std::uint32_t layer);
 
     std::uint32_t context_tokens() const { return decoder_->context_tokens(); }
-    // Returns true if a part of a long text's pages is outside of the GPU's memory.
+    // Returns true if a part of a long text's pages is outside of the device's memory.
     bool is_paged() const { return decoder_->is_paged(); }
-    // Returns the number of tokens of the present prompt whose keys and values are on the GPU.
+    // Returns the number of tokens of the present prompt whose keys and values are held.
     std::uint32_t num_held() const { return pages_->num_held(); }
     // Adds what the model knows of the present prompt: its tokens, what is held of it, the context,
     // and the bytes of a token's keys and values.
@@ -100,12 +91,12 @@ class LocalModel {
     void cancel();  // on_end follows
 
     // Reads a page of the text that PageShelf::keep() told of, of which the shelf knows the first
-    // `num_tokens` tokens. Error: not_found if another text is on the GPU by now.
+    // `num_tokens` tokens. Error: not_found if another text is held by now.
     void read_page(std::uint32_t turn, std::uint32_t index, std::uint32_t num_tokens,
                    const Sha256& before, std::function<void(Result<Bytes>)> done);
     // Reads a page of the present prompt while PageShelf::find() has not ended, as a page of a text
     // of `num_tokens` tokens, with rows in 8 or 16 bits, to be sent to the hub. Error: not_found if
-    // fewer tokens are on the GPU.
+    // fewer tokens are held.
     void read_held_page(std::uint32_t index, std::uint32_t num_tokens, bool as_u8,
                         const Sha256& before, std::function<void(Result<Bytes>)> done);
 
@@ -122,14 +113,13 @@ class LocalModel {
     void show(const std::string& text);
     void keep(std::uint32_t num_tokens);
 
-    std::unique_ptr<GpuDecoder> decoder_;
-    // The source of layers that are not loaded yet; null when the model is whole.
-    std::unique_ptr<NamedWeights> named_;
-    std::unique_ptr<CountedWeights> weights_;
+    std::unique_ptr<LocalPlace> place_;
+    SequenceDecoder* decoder_ = nullptr;           // of `place_`
     std::optional<LocalQuestion> early_question_;  // it waits for the other layers
     std::shared_ptr<const Tokenizer> tokenizer_;
     std::shared_ptr<const ChatTemplate> chat_template_;
     GenerationDefaults generation_;
+    Sha256 manifest_sha256_{}, texts_sha256_{};
     std::vector<std::uint32_t> held_;  // tokens whose keys and values the decoder holds
     PageShelf* shelf_ = nullptr;
     std::optional<LocalPages> pages_;

@@ -1,4 +1,4 @@
-// The pages of this device's one sequence, as bytes that leave the GPU and return to it
+// The pages of this device's one sequence, as bytes that leave its decoder and return to it
 // (protocol/kv_page.h). A full page has kv_page_tokens tokens; the last page of a text has fewer.
 #pragma once
 
@@ -15,7 +15,7 @@
 
 namespace moex {
 
-// A place outside of the GPU's memory that keeps pages; in a tab: the browser's files.
+// A place outside of the decoder's memory that keeps pages; in a tab: the browser's files.
 class PageShelf {
   public:
     // The device that computed a page: this one, or the hub that serves the model.
@@ -32,7 +32,7 @@ class PageShelf {
     // `before` may be. `tokens` stay valid until `found.done`, which may be called at once.
     virtual void find(std::span<const std::uint32_t> tokens, std::uint32_t first_page,
                       Found found) = 0;
-    // Tells that the GPU holds `tokens`. The shelf reads the pages that it lacks by
+    // Tells that the decoder holds `tokens`. The shelf reads the pages that it lacks by
     // LocalModel::read_page(); `turn` names the text there. `tokens` are valid during the call.
     virtual void keep(std::uint32_t turn, std::span<const std::uint32_t> tokens) = 0;
 };
@@ -52,11 +52,11 @@ class LocalPages {
     // valid until the last take().
     void begin(std::span<const std::uint32_t> prompt, std::uint32_t num_held);
     std::uint32_t first_page() const { return num_held_ / kv_page_tokens; }
-    // Writes a page to the GPU, if its common beginning with the prompt is longer than what is
+    // Writes a page to the decoder, if its common beginning with the prompt is longer than what is
     // held. Refuses a page that is not the next one, or that another source computed. A page of the
     // hub may be of another arithmetic and another row type; the rest of its source must agree.
     PageShelf::Taken take(PageShelf::Origin origin, const Sha256& before, ByteView page);
-    // Returns the number of the prompt's tokens whose keys and values are on the GPU.
+    // Returns the number of the prompt's tokens whose keys and values the decoder holds.
     std::uint32_t num_held() const { return num_held_; }
     const KvSource& source() const { return source_; }
     // Returns how many of the first `num_tokens` tokens have rows that this device computed, in

@@ -1,18 +1,19 @@
-// The WASM side of "this device" in the chat page: one LocalModel over the browser's GPU and the
-// tab's files. JSON enters through the exported functions and leaves through mx_report():
+// The WASM side of "this device" in the chat page: one LocalModel over the tab's files, on the GPU
+// or the processor of the browser (local_place.h). JSON enters through the exported functions and
+// leaves through mx_report():
 //   {"progress": {"done_bytes", "all_bytes"}}; {"opened": {"num_layers"}} when questions may be
 //   asked and mx_local_layer() may bring the experts of layers; {"ready": {"adapter", "software",
-//   "context_tokens"}} when all layers are here; for an answer {"early": {"layers", "num_layers",
-//   "tokens"}} for layers that were computed before, {"text"}, ..., {"ended": {"finish_reason",
-//   ...}} or {"refused": {"code", "message"}};   {"failed": {"code", "message"}} when the model
-//   cannot be used any more.
+//   "context_tokens", "is_paged"}} when all layers are here, with "processor": {"is_short",
+//   "prompt_tokens_per_s", "answer_tokens_per_s"} on a processor; for an answer {"early":
+//   {"layers", "num_layers", "tokens"}} for layers that were computed before, {"text"}, ...,
+//   {"ended": {"finish_reason", ...}} or {"refused": {"code", "message"}};   {"failed": {"code",
+//   "message"}} when the model cannot be used any more.
 #include <emscripten.h>
 
 #include <algorithm>
 #include <memory>
 #include <utility>
 
-#include "web-worker/gpu/webgpu/webgpu_device.h"
 #include "web-worker/local/file_bridge.h"
 #include "web-worker/local/local_model.h"
 #include "web-worker/local/page_bridge.h"
@@ -85,9 +86,10 @@ class TabEvicted : public EvictedPages {
 struct LocalTab {
     TabShelf shelf;
     TabEvicted evicted;
-    std::unique_ptr<gpu::Device> device;
     std::unique_ptr<TabFiles> files;  // until the model is whole
     std::unique_ptr<LocalModel> model;
+    bool is_open = false;  // the model has its place
+    LocalModel* open_model() const { return is_open ? model.get() : nullptr; }
 };
 LocalTab& tab() {
     static LocalTab instance;
@@ -115,17 +117,22 @@ WeightProgress tell_progress() {
 
 void tell_ready() {
     tab().files.reset();
-    const gpu::AdapterInfo& adapter = tab().device->adapter();
-    report({{"ready",
-             {{"adapter", adapter.description.empty() ? adapter.architecture : adapter.description},
-              {"software", adapter.software},
-              {"context_tokens", tab().model->context_tokens()},
-              {"is_paged", tab().model->is_paged()}}}});
+    const PlaceFacts facts = tab().model->place().facts();
+    Json ready = {{"adapter", facts.adapter},
+                  {"software", facts.is_software},
+                  {"context_tokens", tab().model->context_tokens()},
+                  {"is_paged", tab().model->is_paged()}};
+    if (facts.is_processor)
+        ready["processor"] = {{"is_short", facts.is_short},
+                              {"prompt_tokens_per_s", facts.speed.prompt_tokens_per_s},
+                              {"answer_tokens_per_s", facts.speed.answer_tokens_per_s}};
+    report({{"ready", std::move(ready)}});
 }
 
-void on_model(Result<std::unique_ptr<LocalModel>> opened) {
+void on_place(Result<std::unique_ptr<LocalPlace>> opened) {
     if (!opened.ok()) return report("failed", opened.error());
-    tab().model = *std::move(opened);
+    tab().is_open = true;
+    tab().model->use(*std::move(opened));
     tab().evicted.num_layers = tab().model->num_layers();
     report({{"opened", {{"num_layers", tab().model->num_layers()}}}});
     if (tab().model->is_whole()) tell_ready();
@@ -146,8 +153,14 @@ Status load(const std::string& manifest_sha256, const std::string& texts_sha256,
     words.generation = files->manifest().generation;
     tab().files = std::move(files);
     memory.evicted = &tab().evicted;
-    LocalModel::open(*tab().device, *tab().files, words, memory, tab().shelf, tell_progress(),
-                     on_model);
+    MOEX_ASSIGN(model, LocalModel::create(words, tab().shelf));
+    tab().model = std::move(model);
+    open_place({.manifest_sha256 = manifest_sha256,
+                .files = tab().files.get(),
+                .memory = memory,
+                .progress = tell_progress(),
+                .on_lost = [](Error error) { report("failed", error); }},
+               on_place);
     return {};
 }
 
@@ -198,30 +211,23 @@ void mx_bind_heap();  // defined in bridge_library.js; gives it access to the WA
 EMSCRIPTEN_KEEPALIVE void mx_init() { mx_bind_heap(); }
 
 // Loads a package. `hex`: the SHA-256 of the package's manifest, then that of its texts
-// (LocalText), 64 digits each. `kv_share`: one of so many pages has room in the GPU's memory.
+// (LocalText), 64 digits each. `kv_share` and `memory_bytes`: see LocalMemory.
 EMSCRIPTEN_KEEPALIVE void mx_local_open(const char* hex, std::uint32_t size_bytes,
-                                        std::uint32_t context_tokens_max, std::uint32_t kv_share) {
+                                        std::uint32_t context_tokens_max, std::uint32_t kv_share,
+                                        double memory_bytes) {
     const std::string hashes(hex, size_bytes), manifest_sha256 = hashes.substr(0, size_bytes / 2),
                                                texts_sha256 = hashes.substr(size_bytes / 2);
-    gpu::open_webgpu_device([=](Result<std::unique_ptr<gpu::Device>> opened) {
-        if (!opened.ok()) return report("failed", opened.error());
-        tab().device = *std::move(opened);
-        tab().device->on_lost([](gpu::Loss loss) {
-            const bool is_memory = loss.kind == gpu::LossKind::out_of_memory;
-            report("failed",
-                   {is_memory ? ErrorCode::no_space : ErrorCode::device_lost, loss.reason});
-        });
-        if (const Status loaded = load(
-                manifest_sha256, texts_sha256,
-                {.context_tokens_max = context_tokens_max, .kv_share = std::max(1u, kv_share)});
-            !loaded.ok())
-            report("failed", loaded.error());
-    });
+    if (const Status loaded = load(manifest_sha256, texts_sha256,
+                                   {.context_tokens_max = context_tokens_max,
+                                    .kv_share = std::max(1u, kv_share),
+                                    .bytes_max = static_cast<std::uint64_t>(memory_bytes)});
+        !loaded.ok())
+        report("failed", loaded.error());
 }
 
 // Loads the experts of a layer, whose files are open by now. Reports {"ready"} after the last one.
 EMSCRIPTEN_KEEPALIVE void mx_local_layer(std::uint32_t layer) {
-    if (!tab().model || tab().model->is_whole()) return;
+    if (!tab().open_model() || tab().model->is_whole()) return;
     if (const Status loaded = tab().model->load_layer(layer); !loaded.ok())
         return report("failed", loaded.error());
     if (tab().model->is_whole()) tell_ready();
@@ -230,7 +236,7 @@ EMSCRIPTEN_KEEPALIVE void mx_local_layer(std::uint32_t layer) {
 // Answers the question `json` (local_question.h); only one answer at a time may run.
 EMSCRIPTEN_KEEPALIVE void mx_local_ask(const char* json, std::uint32_t size_bytes) {
     const Json body = Json::parse(std::string_view(json, size_bytes), nullptr, false);
-    if (!tab().model || !body.is_object())
+    if (!tab().open_model() || !body.is_object())
         return report("refused", {ErrorCode::internal, "the model is not loaded"});
     const LocalModel::Events events{.on_text =
                                         [](std::string_view text) {
@@ -252,7 +258,7 @@ EMSCRIPTEN_KEEPALIVE void mx_local_ask(const char* json, std::uint32_t size_byte
     if (!asked.ok()) report("refused", asked.error());
 }
 EMSCRIPTEN_KEEPALIVE void mx_local_cancel() {
-    if (tab().model) tab().model->cancel();
+    if (tab().open_model()) tab().model->cancel();
 }
 
 // Takes a page that mx_find_pages() asked for. `bytes`: the SHA-256 of all tokens before the page,
@@ -275,7 +281,7 @@ EMSCRIPTEN_KEEPALIVE void mx_on_pages_end() { tab().shelf.end_of_pages(); }
 
 // Returns the number of the prompt's tokens whose keys and values are on the GPU by now.
 EMSCRIPTEN_KEEPALIVE std::uint32_t mx_held_tokens() {
-    return tab().model ? tab().model->num_held() : 0;
+    return tab().open_model() ? tab().model->num_held() : 0;
 }
 
 // Reports {"route": {"place", "is_measured", "seconds", "as_u8", "by_thresholds"}} during the call:
@@ -284,7 +290,7 @@ EMSCRIPTEN_KEEPALIVE void mx_route(const char* json, std::uint32_t size_bytes) {
     const Json asked = Json::parse(std::string_view(json, size_bytes), nullptr, false);
     RouteFacts facts;
     if (asked.is_object()) facts = read_route_facts(asked);
-    if (tab().model) tab().model->add_facts(facts);
+    if (tab().open_model()) tab().model->add_facts(facts);
     report({{"route", route_json(route(facts))}});
 }
 
@@ -293,7 +299,7 @@ EMSCRIPTEN_KEEPALIVE void mx_read_held_page(const std::byte* before, std::uint32
                                             std::uint32_t index, std::uint32_t num_tokens,
                                             int as_u8) {
     Sha256 hash{};
-    if (size_bytes != hash.size() || !tab().model) return mx_page_read(nullptr, 0);
+    if (size_bytes != hash.size() || !tab().open_model()) return mx_page_read(nullptr, 0);
     std::copy_n(before, hash.size(), hash.begin());
     tab().model->read_held_page(index, num_tokens, as_u8 != 0, hash, give_page);
 }
@@ -303,7 +309,7 @@ EMSCRIPTEN_KEEPALIVE void mx_read_page(const std::byte* before, std::uint32_t si
                                        std::uint32_t turn, std::uint32_t index,
                                        std::uint32_t num_tokens) {
     Sha256 hash{};
-    if (size_bytes != hash.size() || !tab().model) return mx_page_read(nullptr, 0);
+    if (size_bytes != hash.size() || !tab().open_model()) return mx_page_read(nullptr, 0);
     std::copy_n(before, hash.size(), hash.begin());
     tab().model->read_page(turn, index, num_tokens, hash, give_page);
 }

@@ -55,6 +55,7 @@ RouteFacts read_route_facts(const Json& json) {
     read(json, "hub_answers", facts.hub_answers);
     read(json, "hub_hands_off", facts.hub_hands_off);
     read(json, "battery_is_low", facts.battery_is_low);
+    read(json, "here_on_processor", facts.here_on_processor);
     read(json, "here", facts.here);
     read(json, "hub", facts.hub);
     read(json, "bytes_per_s", facts.bytes_per_s);

@@ -21,7 +21,7 @@ function behindLast(run) {
   return last;
 }
 
-async function keep() {
+async function keep(on_processor) {
   const active = await startServiceWorker(at("service_worker.js"));
   const { port1, port2 } = new MessageChannel();
   return bounded("page", () => new Promise((resolve) => {
@@ -31,7 +31,7 @@ async function keep() {
       if (data === "busy") silence = setTimeout(resolve, silent_ms_max, false);
       else resolve(data);
     };
-    active.postMessage({ keep: true, hub_key: knownHub() }, [port2]);
+    active.postMessage({ keep: true, hub_key: knownHub(), on_processor }, [port2]);
   }), keep_ms_max);
 }
 
@@ -42,11 +42,11 @@ async function letGo() {
 }
 
 // Stores the page. Resolves to true if the page can now be opened without the hub. `info`: the reply of /api/info, null
-// if the hub does not answer.
-export async function keepPage(info) {
+// if the hub does not answer; `on_processor`: this browser computes without a GPU.
+export async function keepPage(info, on_processor) {
   if (!hasServiceWorker()) return false;
   if (info) remember(info_kept_as, JSON.stringify(info));
-  const is_fresh = await behindLast(keep).catch(() => false);
+  const is_fresh = await behindLast(() => keep(on_processor)).catch(() => false);
   return is_fresh || (await cacheNames(page_kept_as)).length > 0;
 }
 export async function letGoOfPage() {

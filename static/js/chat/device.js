@@ -1,7 +1,8 @@
 // "This device": the hub's model in this browser, which all its tabs share (model_link.js). Its current phase is in
 // `state`; onChange() is called with each new state:
-//   {phase: "off"} | {phase: "looking"} | {phase: "asking", name, bytes, missing_bytes}
-//   | {phase: "fetching" | "warming", done_bytes, all_bytes} | {phase: "ready", adapter, software, context_tokens,
+//   {phase: "off"} | {phase: "looking"} | {phase: "asking", name, bytes, missing_bytes, on_processor}
+//   | {phase: "fetching" | "warming", done_bytes, all_bytes, on_processor}
+//   | {phase: "ready", adapter, software, context_tokens, processor: {answer_tokens_per_s, ...} without a GPU,
 //     is_paged: a part of a long conversation is in the browser's files, because memory is short,
 //     is_short: the context was made smaller as well}
 //   | {phase: "failed", code, message}
@@ -27,8 +28,10 @@ const context_tokens_max = 4096, context_tokens_min = 512, context_tokens_most =
 // many losses without a whole answer between them, the user decides.
 const losses_max = 4, lost_wait_ms = 250;
 
-// True if this page may use WebGPU at all; whether there is a GPU is known later.
-export const hasWebGpu = () => Boolean(globalThis.isSecureContext && globalThis.navigator?.gpu);
+// True if this page may compute at all, on a GPU or on the processor; which of them is known later. A model is kept in
+// files, which browsers give to secure pages only.
+export const mayCompute = () => Boolean(globalThis.isSecureContext && globalThis.WebAssembly
+  && (globalThis.navigator?.gpu || globalThis.navigator?.storage?.getDirectory));
 
 const aborted = () => new DOMException("stopped", "AbortError");
 
@@ -56,6 +59,7 @@ export class ThisDevice {
     this.context_tokens = context_tokens_max;
     this.kv_share = 1;           // one of so many pages has room in the GPU's memory
     this.may_grow = true;        // memory was not short yet
+    this.on_processor = false;   // the model finds no GPU
     this.agreed = "";            // name and bytes of the model whose download the user has agreed to
     this.state = { phase: "off" };
     // Chromium has an event for another network, and every browser has one for a network that is back.
@@ -79,8 +83,8 @@ export class ThisDevice {
     if (this.is_begun) return;
     clearTimeout(this.reopening);
     Object.assign(this, { early: null, is_open: false });
-    if (!hasWebGpu()) {
-      this.set({ phase: "failed", code: "no_webgpu", message: "" });
+    if (!mayCompute()) {
+      this.set({ phase: "failed", code: "no_files", message: "" });
       return;
     }
     this.link ??= new ModelLink({
@@ -100,7 +104,8 @@ export class ThisDevice {
     const { name, bytes, missing_bytes } = this.state;
     this.agreed = `${name} ${bytes}`;
     askToStay();
-    this.set({ phase: "fetching", done_bytes: bytes - missing_bytes, all_bytes: bytes });
+    const { on_processor } = this;
+    this.set({ phase: "fetching", done_bytes: bytes - missing_bytes, all_bytes: bytes, on_processor });
     this.link.post("LOAD", {
       key: this.apiKey(), context_tokens_max: this.context_tokens, kv_share: this.kv_share,
     });
@@ -199,17 +204,19 @@ export class ThisDevice {
     if (message.looked) {
       this.is_begun = true;      // another tab may have begun after a failure
       if (message.looked.hub_key) rememberHub(message.looked.hub_key);
+      this.on_processor = Boolean(message.looked.on_processor);
       this.set({ phase: "asking", ...message.looked });
       const { name, bytes, missing_bytes } = message.looked;
       if (missing_bytes === 0 || this.agreed === `${name} ${bytes}`) this.load();
     } else if (message.pages) {
       this.pages = message.pages;
       this.onPages();
-    } else if (message.fetched) this.set({ phase: "fetching", ...message.fetched });
-    else if (message.progress) this.set({ phase: "warming", ...message.progress });
+    } else if (message.fetched) this.set({ phase: "fetching", ...message.fetched, on_processor: this.on_processor });
+    else if (message.progress) this.set({ phase: "warming", ...message.progress, on_processor: this.on_processor });
     else if (message.opened) this.open();
     else if (message.ready) {
-      const is_short = message.ready.context_tokens === this.context_tokens && this.context_tokens < context_tokens_max;
+      const is_short = message.ready.processor?.is_short
+        ?? (message.ready.context_tokens === this.context_tokens && this.context_tokens < context_tokens_max);
       Object.assign(globalThis.moexDevice, message.ready);
       this.set({ phase: "ready", ...message.ready, is_short });
     } else if (message.failed) this.fail(message.failed);

@@ -150,7 +150,7 @@ export class ModelLink {
 
   // ---- a SharedWorker computes
 
-  // Resolves to false if the SharedWorker does not start, or cannot compute.
+  // Resolves to false if the SharedWorker does not start, or cannot compute, or has no WebGPU where this tab has it.
   async openShared() {
     let worker;
     try {
@@ -161,7 +161,10 @@ export class ModelLink {
         event.preventDefault();
         resolve(false);
       };
-      worker.port.onmessage = ({ data }) => { if (data.type === "HELLO") resolve(data.payload.can_compute); };
+      worker.port.onmessage = ({ data: { type, payload } }) => {
+        const has_its_gpu = payload?.has_webgpu || !globalThis.navigator?.gpu;
+        if (type === "HELLO") resolve(payload.can_compute && has_its_gpu);
+      };
       setTimeout(resolve, hello_ms_max, false);
     });
     if (!can_compute) {

@@ -1,7 +1,7 @@
 // The settings next to the thread: fields that report invalid values, code to use the API from a program, and files.
 import { root } from "../api.js";
 import { copyText, element, make } from "../dom.js";
-import { hasWebGpu } from "./device.js";
+import { mayCompute } from "./device.js";
 import { hasOtherModel } from "./places.js";
 import { defaults, presets, presetsOf, problemOf, settingsOf, withPreset } from "./settings.js";
 import { snippets } from "./snippets.js";
@@ -80,7 +80,7 @@ export class SettingsPanel {
     this.context_tokens = info.context_tokens ?? null;
     element("key-field").hidden = !info.api_key_required;
     // A place that cannot compute is hidden, unless the user chose it before.
-    element("place-field").hidden = !(info.gives_model && hasWebGpu()) && this.settings.place === "hub";
+    element("place-field").hidden = !(info.gives_model && mayCompute()) && this.settings.place === "hub";
     element("place-refine").hidden = !hasOtherModel(info) && this.settings.place !== "refine";
     this.drawQuality();
     element("effort-field").hidden = !info.reasoning_effort;

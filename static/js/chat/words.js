@@ -55,11 +55,11 @@ const coming_phases = ["looking", "fetching", "warming"];
 
 // Returns the same as poolWords() while answers are computed on this device: what is true before the model is loaded,
 // meanwhile, and afterwards. No question goes to the hub, whatever the device's state.
-export function placeWords({ phase }) {
+export function placeWords({ phase, processor }) {
   const words = (kind, name) => ({
     kind, text: say(`device_pill${name}`), short: say("device_pill_short"), welcome: say(`device_welcome${name}`),
   });
-  if (phase === "ready") return words("good", "");
+  if (phase === "ready") return words("good", processor ? "_processor" : "");
   return words("warn", coming_phases.includes(phase) ? "_coming" : "_missing");
 }
 
@@ -85,19 +85,28 @@ export function bothWords(place, { phase }, hub, is_away) {
 export function deviceWords({ phase, code, message, ...state }, place = "device") {
   switch (phase) {
     case "looking": return say("device_looking");
-    case "asking": return `${say(`${place === "hub" ? "device" : place}_asking`, bytes(state.bytes))}${
-      memoryWords(state.bytes)}`;
+    case "asking": {
+      const words = say(`${place === "hub" ? "device" : place}_asking`, bytes(state.bytes)) + memoryWords(state.bytes);
+      return state.on_processor ? `${words} ${say("device_on_processor")}` : words;
+    }
     case "fetching": return say("device_fetching", bytes(state.done_bytes), bytes(state.all_bytes));
-    case "warming": return say("device_warming");
+    case "warming": return say(state.on_processor ? "device_warming_processor" : "device_warming");
     case "ready": {
-      const words = say(state.software ? "device_ready_software" : "device_ready", state.adapter);
+      const words = readyWords(state);
       const paged = state.is_paged ? say("device_paged") : "";
-      const short = state.is_short ? say("device_short", state.context_tokens) : "";
+      const short_words = state.processor ? "device_short_processor" : "device_short";
+      const short = state.is_short ? say(short_words, state.context_tokens) : "";
       return [words, paged, short].filter(Boolean).join(" ");
     }
     case "failed": return deviceTrouble(code, message);
     default: return "";
   }
+}
+
+function readyWords({ software, adapter, processor }) {
+  if (!processor) return say(software ? "device_ready_software" : "device_ready", adapter);
+  const { answer_tokens_per_s: rate = 0 } = processor;
+  return say("device_ready_processor", rate > 0 ? tenths.format(rate) : "");
 }
 
 // Says whether this device remembers conversations. `choice`: "yes", "no", or "" to ask; `pages`: the last report of
@@ -121,7 +130,8 @@ function memoryWords(model_bytes) {
 
 function deviceTrouble(code, message) {
   const why = message.replace(/\.$/, "");
-  if (code === "no_webgpu" || code === "no_gpu") return say(`device_${code}`);
+  if (code === "no_files" || code === "no_gpu") return say(`device_${code}`);
+  if (code === "processor_too_small") return say("device_processor_too_small", why);
   if (code === "no_space") return say("device_no_space", why);
   if (code === "io_error") return say("device_io_error", why);
   if (code === "no_memory" || code === "gpu_too_small") return say("device_no_memory", why);

@@ -186,15 +186,20 @@ export const table = {
     device_looking: "Checking what has to be loaded.",
     device_asking: (size) => `The model takes ${size}. It is downloaded from the hub once and kept in this browser. `
       + "Then answers are computed here, even without the hub, and what you write stays on this device.",
+    device_on_processor: "This browser finds no GPU: answers are computed on this device's processor, which is slower.",
     device_load: (size) => `Load ${bytes(size)}`,
     device_fetching: (done, all) => `Loading: ${done} of ${all}.`,
     device_warming: "Copying the model to the GPU.",
+    device_warming_processor: "Preparing the model for this device's processor.",
     device_ready: (adapter) => `Ready${adapter ? `, on ${adapter}` : ""}.`,
     device_ready_software: (adapter) => `Ready, but slow: this browser computes without a GPU${adapter
       ? ` (${adapter})` : ""}.`,
+    device_ready_processor: (rate) => `Ready: answers are computed on this device's processor${rate
+      ? `, about ${rate} tokens a second` : ""}.`,
     device_paged: "The GPU's memory has not room for all of a long conversation: a part is kept in this browser's "
       + "files, encrypted, and answers are then slower.",
     device_short: (tokens) => `The GPU's memory is short, so a conversation has room for ${count(tokens, "token")}.`,
+    device_short_processor: (tokens) => `Memory is short, so a conversation has room for ${count(tokens, "token")}.`,
     device_kept: "This page also opens without the hub.",
     device_form_hint: "The form of answers works with the hub only; this device writes plain text.",
     either_pill: "this device or the hub",
@@ -211,7 +216,10 @@ export const table = {
     device_pill: "this device",
     device_pill_coming: "this device, loading",
     device_pill_missing: "this device, not ready",
+    device_pill_processor: "this device's processor",
     device_pill_short: "here",
+    device_welcome_processor: "Answers are computed on this device's processor; what you write does not leave this "
+      + "device.",
     device_welcome: "Answers are computed on this device; what you write does not leave it.",
     device_welcome_coming: "Answers are computed on this device; what you write does not leave it. The model is still "
       + "loading: what you ask now is answered when it is ready.",
@@ -223,14 +231,16 @@ export const table = {
     device_not_ready: "The model is not on this device yet. The settings show the progress.",
     device_no_form: "This device writes plain text only: empty the form of answers in the settings, or let "
       + "the hub answer.",
-    device_no_webgpu: "This browser has no WebGPU on this page, so nothing can be computed here. Use a current "
-      + "browser, over https or on the hub's own machine.",
+    device_no_files: "This browser keeps no files for this page, so no model can be here. Use a current browser, over "
+      + "https or on the hub's own machine.",
     device_no_gpu: "WebGPU finds no GPU in this browser, so nothing can be computed here, and nothing was loaded. "
       + "Switch on hardware acceleration in the browser's settings, or update the graphics driver.",
     device_no_space: (why) => `The model does not fit this device: ${why}.`,
     device_io_error: (why) => "This browser's storage is full, or the files of this page were removed: make room on "
       + `the disk, then start again (${why}).`,
     device_no_memory: (why) => `The GPU has too little memory for the model: ${why}.`,
+    device_processor_too_small: (why) => "This browser finds no GPU, and the model is too large for this device's "
+      + `processor: ${why}.`,
     device_too_small: (size) => `That is more than this device's memory, about ${size}: it will hardly fit.`,
     device_other_hub: (why) => `${why}. A new key can be accepted on the page "Lend a GPU".`,
     device_lost: (why) => `The GPU was lost: ${why}.`,
@@ -535,15 +545,22 @@ export const table = {
     device_asking: (size) => `Das Modell hat ${size}. Es wird einmal vom Hub geladen und in diesem Browser behalten. `
       + "Dann werden Antworten hier berechnet, auch während der Hub fort ist, und was du schreibst, bleibt auf diesem "
       + "Gerät.",
+    device_on_processor: "Dieser Browser findet keine GPU: Antworten werden auf dem Prozessor dieses Geräts berechnet, "
+      + "und das dauert länger.",
     device_load: (size) => `${bytes(size)} laden`,
     device_fetching: (done, all) => `Lädt: ${done} von ${all}.`,
     device_warming: "Das Modell kommt auf die GPU.",
+    device_warming_processor: "Das Modell wird für den Prozessor dieses Geräts vorbereitet.",
     device_ready: (adapter) => `Bereit${adapter ? `, auf ${adapter}` : ""}.`,
     device_ready_software: (adapter) => `Bereit, aber langsam: dieser Browser rechnet ohne GPU${adapter
       ? ` (${adapter})` : ""}.`,
+    device_ready_processor: (rate) => `Bereit: Antworten werden auf dem Prozessor dieses Geräts berechnet${rate
+      ? `, etwa ${rate} Token pro Sekunde` : ""}.`,
     device_paged: "Ein langes Gespräch passt nicht ganz in den Speicher der GPU: Ein Teil wird verschlüsselt in "
       + "Dateien dieses Browsers gehalten; Antworten dauern dann länger.",
     device_short: (tokens) => `Der Speicher der GPU ist knapp; ein Gespräch hat Platz für ${count(tokens, "Token",
+      "Token")}.`,
+    device_short_processor: (tokens) => `Der Speicher ist knapp; ein Gespräch hat Platz für ${count(tokens, "Token",
       "Token")}.`,
     device_kept: "Diese Seite öffnet sich auch ohne den Hub.",
     device_form_hint: "Die Form der Antworten zählt nur beim Hub: dieses Gerät schreibt einfachen Text.",
@@ -562,7 +579,10 @@ export const table = {
     device_pill: "dieses Gerät",
     device_pill_coming: "dieses Gerät, lädt",
     device_pill_missing: "dieses Gerät, nicht bereit",
+    device_pill_processor: "Prozessor dieses Geräts",
     device_pill_short: "hier",
+    device_welcome_processor: "Antworten werden auf dem Prozessor dieses Geräts berechnet; was du schreibst, verlässt "
+      + "das Gerät nicht.",
     device_welcome: "Antworten werden auf diesem Gerät berechnet; was du schreibst, verlässt es nicht.",
     device_welcome_coming: "Antworten werden auf diesem Gerät berechnet; was du schreibst, verlässt es nicht. Das "
       + "Modell lädt noch: was du jetzt fragst, wird beantwortet, sobald es bereit ist.",
@@ -574,8 +594,8 @@ export const table = {
     device_not_ready: "Das Modell ist noch nicht auf diesem Gerät. Wie weit es ist, sagen die Einstellungen.",
     device_no_form: "Dieses Gerät gibt nur einfachen Text: leere die Form der Antworten in den Einstellungen, oder "
       + "lass den Hub antworten.",
-    device_no_webgpu: "Dieser Browser hat auf dieser Seite kein WebGPU, also kann hier nichts berechnet werden. Nimm "
-      + "einen aktuellen Browser, über https oder auf dem Rechner des Hubs.",
+    device_no_files: "Dieser Browser behält für diese Seite keine Dateien, also kann hier kein Modell sein. Nimm einen "
+      + "aktuellen Browser, über https oder auf dem Rechner des Hubs.",
     device_no_gpu: "WebGPU findet in diesem Browser keine GPU; hier kann also nichts berechnet werden, und geladen "
       + "wurde nichts. Schalte in seinen Einstellungen die Hardwarebeschleunigung ein, oder erneuere den "
       + "Grafiktreiber.",
@@ -583,6 +603,8 @@ export const table = {
     device_io_error: (why) => "Der Speicher dieses Browsers ist voll, oder die Dateien dieser Seite wurden gelöscht: "
       + `mach Platz auf der Platte und beginne dann neu (${why}).`,
     device_no_memory: (why) => `Die GPU hat zu wenig Speicher für das Modell: ${why}.`,
+    device_processor_too_small: (why) => "Dieser Browser findet keine GPU, und das Modell ist zu groß für den "
+      + `Prozessor dieses Geräts: ${why}.`,
     device_too_small: (size) => `Das ist mehr, als dieses Gerät an Speicher hat, etwa ${size}: es wird kaum passen.`,
     device_other_hub: (why) => `${why}. Ein neuer Schlüssel lässt sich auf der Seite „GPU leihen“ annehmen.`,
     device_lost: (why) => `Die GPU ging verloren: ${why}.`,

@@ -82,6 +82,24 @@ TEST(RouteTest, ThresholdsDecideBeforeAnythingIsMeasured) {
     EXPECT_EQ(place(), AnswerPlace::hub);
 }
 
+TEST(RouteTest, AProcessorAnswersOnceTheHubIsKnownToBeSlower) {
+    RouteFacts facts = near_hub();
+    facts.here_on_processor = true;
+    facts.hub = {};
+    facts.prompt_tokens = 100;
+    facts.here = {400, 40};
+    EXPECT_EQ(route(facts).place, AnswerPlace::hub) << "the hub's rates are not known";
+    EXPECT_FALSE(route(facts).is_measured);
+    facts.hub = {400, 10};
+    EXPECT_EQ(route(facts).place, AnswerPlace::here);
+    EXPECT_TRUE(route(facts).is_measured);
+    facts.hub = {4000, 60};
+    EXPECT_EQ(route(facts).place, AnswerPlace::hub);
+    facts.hub = {};
+    facts.hub_answers = false;
+    EXPECT_EQ(route(facts).place, AnswerPlace::here) << "the hub is away";
+}
+
 TEST(RouteTest, AnUnknownConnectionIsTried) {
     RouteFacts facts = near_hub();
     facts.here.answer_tokens_per_s = 200;

@@ -1,0 +1,94 @@
+// "This device" without WebGPU: the hub's own decoder as WASM with SIMD128, on the demo model. Node runs it here, with
+// Chromium's engine; tests/browser/this_device_processor.test.mjs has the page around it.
+import assert from "node:assert/strict";
+import { execFileSync } from "node:child_process";
+import { join } from "node:path";
+import { after, before, test } from "node:test";
+
+import { ProcessorModel } from "./browser/load_processor.mjs";
+
+const folder = "static/models/demo";
+const question = "Tell me a story about a garden.";
+const asked = (content, more = {}) => ({
+  messages: [{ role: "user", content }], temperature: 0, max_tokens: 48, ...more,
+});
+const long = "The gardener counted the apples, and the apples were red. ".repeat(12);
+
+// The words of `moex-hub generate`, which computes as `serve` does by default.
+function wordsOfHub(content, ...more) {
+  const program = join(process.env.MOEX_BUILD ?? "build", "moex-hub");
+  const args = ["generate", "--chat", "--prompt", content, "--max-tokens", "48", ...more];
+  return execFileSync(program, args, { encoding: "utf8", stdio: ["ignore", "pipe", "ignore"] }).replace(/\n$/, "");
+}
+
+let model;
+before(async () => {
+  model = await ProcessorModel.load(folder);
+  const { ready } = await model.open();
+  assert.ok(ready.processor.answer_tokens_per_s > 0 && ready.processor.prompt_tokens_per_s > 0);
+  assert.deepEqual([ready.context_tokens, ready.processor.is_short], [1024, false]);
+});
+after(() => model.close());
+
+test("greedy and sampled answers have the hub's words", async (t) => {
+  const greedy = await model.answer(asked(question));
+  assert.equal(greedy.text, wordsOfHub(question, "--temperature", "0"));
+  assert.equal(greedy.completion_tokens, 48);
+  t.diagnostic(`${greedy.prompt_tokens_per_s.toFixed(1)} tokens/s read, ${greedy.tokens_per_s.toFixed(1)} written`);
+  const sampled = await model.answer(asked(question, { temperature: 0.8, top_p: 0.9, seed: 11 }));
+  assert.equal(sampled.text, wordsOfHub(question, "--temperature", "0.8", "--top-p", "0.9", "--seed", "11"));
+  assert.notEqual(sampled.text, greedy.text);
+});
+
+test("drafted tokens change no word, and save steps", async () => {
+  const plain = await model.answer(asked(long, { moex: { speculative: "off" } }));
+  const drafted = await model.answer(asked(long, { moex: { speculative: 7 } }));
+  assert.equal(drafted.text, plain.text);
+  assert.equal(plain.speculative, null);
+  assert.ok(drafted.speculative.tokens_per_step > 1.2, JSON.stringify(drafted.speculative));
+  assert.equal(drafted.cached_tokens, drafted.prompt_tokens - 1, "the prompt is held");
+});
+
+test("a cancel between two steps of a prompt ends the answer, and loses nothing", async () => {
+  await model.answer(asked("Tell me of the sea.", { max_tokens: 1 }));
+  let turns = 0;
+  model.onTurn = () => {
+    turns += 1;
+    if (turns === 2) model.cancel();
+  };
+  const cancelled = await model.answer(asked(long));
+  model.onTurn = () => {};
+  assert.deepEqual([cancelled.finish_reason, cancelled.text], ["cancelled", ""]);
+  assert.ok(turns <= 3, `${turns} turns`);
+
+  const whole = await model.answer(asked(long));
+  assert.ok(whole.cached_tokens > 16 && whole.cached_tokens < whole.prompt_tokens - 1, `${whole.cached_tokens}`);
+  assert.equal(whole.text, wordsOfHub(long, "--temperature", "0"));
+});
+
+test("pages of a text continue it in another program with the same words", async (t) => {
+  const first = await model.answer(asked(long));
+  const other = await ProcessorModel.load(folder);
+  t.after(() => other.close());
+  await other.open();
+  other.given = await model.readPages();
+  assert.ok(other.given.length >= 2);
+  const again = await other.answer(asked(long));
+  assert.equal(again.text, first.text);
+  assert.equal(again.cached_tokens, again.prompt_tokens - 1);
+  other.given[0].bytes[40] ^= 1;
+  await other.answer(asked("Tell me of the sea.", { max_tokens: 1 }));
+  const { cached_tokens } = await other.answer(asked(long, { max_tokens: 1 }));
+  assert.ok(cached_tokens < 16, "a page of another model is refused");
+});
+
+test("a small memory shortens the context, and a smaller one refuses the model", async (t) => {
+  const small = await ProcessorModel.load(folder);
+  t.after(() => small.close());
+  const { failed } = await small.open({ memory_bytes: 30e6 });
+  assert.equal(failed.code, "no_space");
+  const [, least] = /^it takes (\d+) MB of this browser's memory, which has room for 30 MB$/.exec(failed.message);
+  const { ready } = await small.open({ memory_bytes: Number(least) * 1e6 });
+  assert.deepEqual([ready.context_tokens, ready.processor.is_short], [512, true]);
+  assert.equal((await small.answer(asked(question))).completion_tokens, 48);
+});

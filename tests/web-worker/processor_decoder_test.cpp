@@ -1,0 +1,222 @@
+// A whole model on a processor, as a browser without WebGPU computes it: its logits have the bits
+// of the hub's decoder, whatever the steps are, and a page that leaves continues a text elsewhere.
+#include "web-worker/processor/processor_decoder.h"
+
+#include <cstring>
+
+#include "tests/hub/engine/engine_fixture.h"
+#include "tests/support/must.h"
+#include "tests/support/posted_loop.h"
+#include "web-worker/decoder/sampled_loop.h"
+#include "web-worker/local/local_drafts.h"
+#include "web-worker/local/sampler_chooser.h"
+
+namespace moex {
+namespace {
+
+using test::must;
+
+void require_ok(const Status& status) {
+    if (!status.ok()) throw std::runtime_error(status.error().message);
+}
+
+// A decoder with all layers, and its event loop.
+class Processor {
+  public:
+    explicit Processor(const std::shared_ptr<const ModelPackage>& package,
+                       std::uint32_t context_tokens = 256)
+        : decoder(must(ProcessorDecoder::create(package, context_tokens, 1, loop_.poster()))) {
+        for (std::uint32_t layer = 0; layer < decoder->num_layers(); ++layer)
+            require_ok(decoder->load_layer(layer));
+    }
+
+    void feed(std::span<const TokenId> tokens, StepLogits logits) {
+        require_ok(feed_prompt(*decoder, tokens, logits));
+    }
+    Result<std::vector<float>> read() {
+        Result<std::vector<float>> row = std::vector<float>();
+        bool finished = false;
+        decoder->read_logits([&](Result<std::span<const float>> read) {
+            if (read.ok())
+                row = std::vector<float>(read->begin(), read->end());
+            else
+                row = read.error();
+            finished = true;
+        });
+        loop_.run_until(finished);
+        return row;
+    }
+    std::vector<float> logits() { return must(read()); }
+    void run_one() { loop_.run_one(); }
+    Bytes page(std::uint32_t index) {
+        Bytes rows(kv_rows_bytes(decoder->kv_source(), kv_page_tokens));
+        bool finished = false;
+        decoder->read_page(index, rows, [&](Status read) {
+            require_ok(read);
+            finished = true;
+        });
+        loop_.run_until(finished);
+        return rows;
+    }
+    // Answers a greedy question, with drafted tokens or without.
+    std::vector<std::uint32_t> answer(std::span<const TokenId> prompt, std::uint32_t max_tokens,
+                                      TokenDrafts* drafts, DraftCounts* counts = nullptr) {
+        std::vector<std::uint32_t> answer;
+        bool finished = false;
+        SamplingOptions greedy;
+        greedy.temperature = 0;
+        SampledLoop loop(*decoder, {.max_tokens = max_tokens, .stop_ids = {}, .drafts = drafts},
+                         std::make_unique<SamplerChooser>(Sampler(greedy, prompt, max_tokens)),
+                         {.on_tokens =
+                              [&](std::span<const std::uint32_t> ids) {
+                                  answer.insert(answer.end(), ids.begin(), ids.end());
+                              },
+                          .on_end =
+                              [&](Result<AnswerEnd> how) {
+                                  EXPECT_EQ(must(how), AnswerEnd::length);
+                                  finished = true;
+                              }});
+        loop.start(prompt);
+        loop_.run_until(finished);
+        if (counts != nullptr) *counts = loop.draft_counts();
+        return answer;
+    }
+
+  private:
+    test::PostedLoop loop_;
+
+  public:
+    std::unique_ptr<ProcessorDecoder> decoder;
+};
+
+// The logits of all tokens by the hub: its own pages of 16 tokens, two threads, one step.
+std::vector<float> logits_of_hub(const std::shared_ptr<const ModelPackage>& package,
+                                 std::span<const TokenId> tokens) {
+    const bool is_exact = !has_codes(package->expert_dtype());
+    const Arithmetic arithmetic = is_exact ? Arithmetic::exact : Arithmetic::int8;
+    const auto decoder = must(
+        Decoder::create(package, test::compute_threads(), {.arithmetic = arithmetic}));
+    LocalExperts experts(package, test::compute_threads(), ExpertRounding{}, arithmetic);
+    KvCache cache(package->config(),
+                  {.num_pages = 64, .dtype = is_exact ? KvDtype::f32 : KvDtype::f16});
+    KvCache::Sequence sequence(cache);
+    EXPECT_TRUE(sequence.reserve(static_cast<std::uint32_t>(tokens.size())));
+    const StepRows rows{.kv = &sequence, .tokens = tokens, .all_logits = true};
+    return must(decoder->step({&rows, 1}, experts)).logits;
+}
+
+void expect_same_bits(std::span<const float> a, std::span<const float> b) {
+    ASSERT_EQ(a.size(), b.size());
+    ASSERT_FALSE(a.empty());
+    EXPECT_EQ(std::memcmp(a.data(), b.data(), a.size_bytes()), 0);
+}
+
+std::span<const float> rows_of(std::span<const float> logits, std::size_t first,
+                               std::size_t count) {
+    const std::size_t vocab_size = test::tiny_config().vocab_size;
+    return logits.subspan(first * vocab_size, count * vocab_size);
+}
+
+TEST(ProcessorDecoder, LogitsHaveTheBitsOfTheHub) {
+    for (const ExpertDtype dtype : {ExpertDtype::int4, ExpertDtype::bf16}) {
+        const auto package = test::synth(test::tiny_config(), text("processor-", int(dtype)),
+                                         dtype);
+        const auto tokens = test::random_tokens(150, package->config().vocab_size, 5);
+        const auto wanted = logits_of_hub(package, tokens);
+
+        // A prompt of several steps over a page's end, then drafted rows, then one row.
+        Processor processor(package);
+        processor.feed(std::span(tokens).first(140), StepLogits::last);
+        expect_same_bits(processor.logits(), rows_of(wanted, 139, 1));
+        processor.feed(std::span(tokens).subspan(140, 8), StepLogits::every);
+        expect_same_bits(processor.logits(), rows_of(wanted, 140, 8));
+        processor.decoder->rewind(141);
+        processor.feed(std::span(tokens).subspan(141, 1), StepLogits::last);
+        expect_same_bits(processor.logits(), rows_of(wanted, 141, 1));
+    }
+}
+
+TEST(ProcessorDecoder, MeasureLeavesAnEmptySequence) {
+    Processor processor(test::tiny_package());
+    const ProcessorSpeed speed = must(processor.decoder->measure());
+    EXPECT_GT(speed.prompt_tokens_per_s, 0);
+    EXPECT_GT(speed.answer_tokens_per_s, 0);
+    EXPECT_EQ(processor.decoder->num_tokens(), 0u);
+}
+
+TEST(ProcessorDecoder, DraftsChangeNoToken) {
+    Processor processor(test::tiny_package());
+    std::vector<TokenId> prompt;
+    for (int i = 0; i < 12; ++i)
+        for (const TokenId token : test::random_tokens(5, 256, 3)) prompt.push_back(token);
+    const auto plain = processor.answer(prompt, 60, nullptr);
+    processor.decoder->rewind(0);
+
+    LocalDrafts drafts;
+    drafts.begin(prompt, LocalDrafts::Steps::waited_for, 7);
+    DraftCounts counts;
+    EXPECT_EQ(processor.answer(prompt, 60, &drafts, &counts), plain);
+    EXPECT_EQ(plain.size(), 60u);
+    EXPECT_GT(counts.drafts, 0u);
+}
+
+TEST(ProcessorDecoder, DroppedStepsLeaveWhatWasComputed) {
+    const auto package = test::tiny_package();
+    const auto tokens = test::random_tokens(100, package->config().vocab_size, 6);
+    Processor processor(package);
+    processor.feed(tokens, StepLogits::last);
+    EXPECT_EQ(processor.decoder->num_tokens(), 100u);
+    processor.run_one();
+    processor.decoder->drop_steps();
+    const std::uint32_t held = processor.decoder->num_tokens();
+    EXPECT_EQ(held, processor.decoder->rows_max());
+    const auto read = processor.read();
+    ASSERT_FALSE(read.ok());
+    EXPECT_EQ(read.error().code, ErrorCode::cancelled);
+
+    processor.feed(std::span(tokens).subspan(held), StepLogits::last);
+    expect_same_bits(processor.logits(), rows_of(logits_of_hub(package, tokens), 99, 1));
+}
+
+TEST(ProcessorDecoder, TextContinuesAfterPagesOfAnotherDecoder) {
+    const auto package = test::tiny_package();
+    const auto tokens = test::random_tokens(200, package->config().vocab_size, 7);
+    Processor first(package), second(package);
+    first.feed(tokens, StepLogits::last);
+    const auto wanted = first.logits();
+    require_ok(second.decoder->write_page(0, first.page(0)));
+    require_ok(second.decoder->write_page(1, first.page(1)));
+    EXPECT_EQ(first.decoder->num_tokens(), 200u);
+
+    second.decoder->resume(199);
+    second.feed(std::span(tokens).last(1), StepLogits::last);
+    expect_same_bits(second.logits(), wanted);
+    EXPECT_EQ(second.decoder->write_page(0, Bytes(8)).error().code, ErrorCode::payload_size);
+}
+
+TEST(ProcessorDecoder, StepsBeyondTheContextAreRefused) {
+    Processor processor(test::tiny_package(), 128);
+    const auto tokens = test::random_tokens(129, 256, 8);
+    EXPECT_EQ(processor.decoder->context_tokens(), 128u);
+    const Status fed = feed_prompt(*processor.decoder, tokens, StepLogits::last);
+    ASSERT_FALSE(fed.ok());
+    EXPECT_EQ(fed.error().code, ErrorCode::invalid_argument);
+    EXPECT_FALSE(processor.decoder->feed(std::vector<TokenId>{256}, StepLogits::last).ok());
+}
+
+TEST(ProcessorMemory, ContextShrinksToWhatFitsOrIsRefused) {
+    const ProcessorMemory memory{.weight_bytes = 1'000'000'000, .kv_page_bytes = 10'000'000};
+    EXPECT_EQ(must(context_that_fits(memory, 4'000'000'000, 512, 4096)), 4096u);
+    EXPECT_EQ(must(context_that_fits(memory, 1'100'000'000, 512, 4096)), 1280u);
+    EXPECT_EQ(must(context_that_fits(memory, 1'040'000'000, 512, 4096)), 512u);
+    const auto refused = context_that_fits(memory, 1'039'999'999, 512, 4096);
+    ASSERT_FALSE(refused.ok());
+    EXPECT_EQ(refused.error().code, ErrorCode::no_space);
+    EXPECT_EQ(refused.error().message,
+              "it takes 1040 MB of this browser's memory, which has room for 1040 MB");
+    // A model with a short context of its own needs no more than that.
+    EXPECT_EQ(must(context_that_fits(memory, 1'020'000'000, 512, 256)), 256u);
+}
+
+}  // namespace
+}  // namespace moex
