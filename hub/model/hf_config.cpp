@@ -488,7 +488,7 @@ Status check_beside_text(const Json& object, const Json& inner) {
     constexpr std::string_view known[] = {"text_config", "tie_word_embeddings"};
     constexpr std::string_view others[] = {"vision_", "image_", "video_", "audio_"};
     for (const auto& [key, value] : object.items()) {
-        const auto begins = [&](std::string_view part) { return key.starts_with(part); };
+        const auto begins = [&name = key](std::string_view part) { return name.starts_with(part); };
         if (std::find(std::begin(known), std::end(known), key) != std::end(known) ||
             std::any_of(std::begin(others), std::end(others), begins) || is_harmless_key(key) ||
             is_neutral_value(key, value) || member(inner, key) == value)

@@ -12,6 +12,7 @@
 #include "tests/hub/engine/engine_fixture.h"
 #include "tests/hub/gpu/requests.h"
 #include "tests/support/posted_loop.h"
+#include "web-worker/decoder/gpu_decoder.h"
 #include "web-worker/decoder/sampled_loop.h"
 #include "web-worker/gpu/vulkan/vulkan_device.h"
 #include "web-worker/local/sampler_chooser.h"
