@@ -2,10 +2,13 @@
 // Chromium's engine; tests/browser/this_device_processor.test.mjs has the page around it.
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
 
 import { ProcessorModel } from "./browser/load_processor.mjs";
+import { packWide } from "./browser/wide_package.mjs";
 
 const folder = "static/models/demo";
 const question = "Tell me a story about a garden.";
@@ -38,6 +41,25 @@ test("greedy and sampled answers have the hub's words", async (t) => {
   const sampled = await model.answer(asked(question, { temperature: 0.8, top_p: 0.9, seed: 11 }));
   assert.equal(sampled.text, wordsOfHub(question, "--temperature", "0.8", "--top-p", "0.9", "--seed", "11"));
   assert.notEqual(sampled.text, greedy.text);
+});
+
+// Dense layers, biases, windows, shared experts, MXFP4: what the demo model has not.
+test("other families have the hub's words, and a recurrent one is refused", async (t) => {
+  const scratch = mkdtempSync(join(tmpdir(), "moex-wide-"));
+  t.after(() => rmSync(scratch, { recursive: true }));
+  for (const name of ["dense/qwen2", "dense/llama", "families/gpt-oss-mxfp4", "families/glm4-moe",
+    "families/qwen2-moe"]) {
+    const wide = packWide(name, scratch);
+    const other = await ProcessorModel.load(wide);
+    t.after(() => other.close());
+    assert.ok((await other.open()).ready, name);
+    const { text } = await other.answer(asked(question));
+    assert.equal(text, wordsOfHub(question, "--temperature", "0", "--model", wide), name);
+    assert.ok(text.length > 0, name);
+  }
+  const recurrent = await ProcessorModel.load(packWide("families/qwen3-next", scratch));
+  t.after(() => recurrent.close());
+  assert.equal((await recurrent.open()).failed.code, "unsupported");
 });
 
 test("drafted tokens change no word, and save steps", async () => {
