@@ -54,9 +54,20 @@ void StreamJournal::begin(const std::string& stream_id, Bytes head) {
     // Forget what waits of an earlier stream with that id, as insert() forgets what is stored.
     Stream& stream = streams_[stream_id];
     waiting_bytes_ -= stream.records.size() + stream.head.size();
+    ++counters_.streams;
+    if (waiting_bytes_ + head.size() > options_.waiting_bytes_max) return drop(stream);
     waiting_bytes_ += head.size();
     stream = {.head = std::move(head)};
-    ++counters_.streams;
+    touch();
+}
+
+// The caller has taken the stream's bytes off waiting_bytes_.
+void StreamJournal::drop(Stream& stream) {
+    log_rarely(LogLevel::warn,
+               "fleet: a stream has no journal any more, since too much waits for the store",
+               kv("waiting_bytes", waiting_bytes_));
+    stream = {.is_begun = stream.is_begun, .is_ended = true, .is_dropped = true};
+    ++counters_.dropped;
     touch();
 }
 
@@ -73,13 +84,8 @@ void StreamJournal::add(const std::string& stream_id, Bytes record) {
     Stream& stream = found->second;
     if (waiting_bytes_ + record.size() > options_.waiting_bytes_max ||
         record.size() > record_bytes_max) {
-        log_rarely(LogLevel::warn,
-                   "fleet: a stream has no journal any more, since too much waits for the store",
-                   kv("waiting_bytes", waiting_bytes_));
         waiting_bytes_ -= stream.records.size() + stream.head.size();
-        stream = {.is_begun = stream.is_begun, .is_ended = true, .is_dropped = true};
-        ++counters_.dropped;
-        return touch();
+        return drop(stream);
     }
     ByteWriter length;
     length.u32(static_cast<std::uint32_t>(record.size()));

@@ -85,7 +85,8 @@ class StreamJournal {
     };
     using Batch = std::map<std::string, Stream>;
     void run();
-    void touch();  // the caller holds mutex_, also for the next two
+    void touch();  // the caller holds mutex_, also for the next three
+    void drop(Stream& stream);
     Batch take_batch();
     void return_batch(Batch batch);
     Status write(const Incarnation& self, const Batch& batch);

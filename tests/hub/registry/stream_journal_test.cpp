@@ -387,6 +387,23 @@ TEST_F(StreamTableTest, BeyondItsBoundAStreamLosesItsJournal) {
     EXPECT_EQ(count("SELECT count(*) FROM streams"), 0) << "a journal with a gap is of no use";
 }
 
+// Requests are larger than tokens: while the store is away, they count like these.
+TEST_F(StreamTableTest, BeyondItsBoundAStreamBeginsWithoutAJournal) {
+    const auto journal = journal_of(enter("aaaaaaaa"),
+                                    {.write_every = 60s, .waiting_bytes_max = 1000});
+    journal->begin("first", Bytes(600));
+    journal->begin(stream_id, Bytes(600));
+    journal->add(stream_id, bytes_of("one"));
+    journal->add("first", bytes_of("one"));
+    EXPECT_EQ(journal->counters().dropped, 1u);
+    journal->flush();
+    EXPECT_EQ(count("SELECT count(*) FROM streams"), 1);
+    EXPECT_EQ(count("SELECT count(*) FROM stream_pieces"), 1);
+    journal->begin(stream_id, Bytes(600));
+    journal->flush();
+    EXPECT_EQ(count("SELECT count(*) FROM streams"), 2) << "there is room again";
+}
+
 TEST_F(StreamTableTest, RecordsAreWrittenWithoutAnyoneWaiting) {
     const auto journal = journal_of(enter("aaaaaaaa"));
     journal->begin(stream_id, bytes_of("question"));
