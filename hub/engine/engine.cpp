@@ -89,9 +89,7 @@ EngineState::EngineState(StepDevice& with, ExpertBackend& by, EngineOptions give
     make_cache();
     kv_tokens = cache->tokens_max(options.step_rows_max);
     counters.kv_pages = plan.num_pages;
-    const KvCache probe(with.config(),
-                        {.page_tokens = options.page_tokens, .dtype = options.kv_dtype});
-    counters.memory_max = {.pages = plan.num_pages * probe.page_bytes(),
+    counters.memory_max = {.pages = cache->bytes_max(),
                            .states = plan.state_bytes_max(),
                            .state_copies = plan.copy_bytes_max};
     counters.draft_bytes_max = plan.draft_bytes_max;
@@ -102,14 +100,21 @@ void EngineState::make_cache() {
     std::uint64_t companion_bytes = 0;
     for (const DraftSource* source : options.draft_sources)
         if (reads_rows) companion_bytes += source->kept_bytes_max();
-    cache.emplace(device.config(), KvCacheOptions{.page_tokens = options.page_tokens,
-                                                  .num_pages = plan.num_pages,
-                                                  .dtype = options.kv_dtype,
-                                                  .mover = device.page_mover(),
-                                                  .slots = device.state_slots(),
-                                                  .snapshot_bytes_max = plan.copy_bytes_max,
-                                                  .companion_bytes = companion_bytes,
-                                                  .ended = options.sequence_ended});
+    KvCacheOptions made{.page_tokens = options.page_tokens,
+                        .num_pages = plan.num_pages,
+                        .dtype = options.kv_dtype,
+                        .mover = device.page_mover(),
+                        .slots = device.state_slots(),
+                        .snapshot_bytes_max = plan.copy_bytes_max,
+                        .companion_bytes = companion_bytes,
+                        .ended = options.sequence_ended};
+    // Cores that replace a device with slots for windows have the bytes that it had.
+    if (cache && made.mover.num_window_slots == 0 && cache->page_bytes() > 0)
+        made.num_pages = static_cast<std::uint32_t>(
+            std::min<std::uint64_t>(plan.num_pages, cache_bytes_max / cache->page_bytes()));
+    cache_pages = made.num_pages;
+    cache.emplace(device.config(), std::move(made));
+    if (cache_bytes_max == 0) cache_bytes_max = cache->bytes_max();
 }
 
 Engine::Engine(StepDevice& device, ExpertBackend& experts, EngineOptions options)
@@ -423,10 +428,10 @@ bool EngineState::has_room(const Generation& next) {
     if (next.request.only_looks) return true;
     const std::uint32_t tokens = std::min(static_cast<std::uint32_t>(next.tokens.size()) + 1,
                                           next.tokens_max());
-    const std::uint32_t rows = options.step_rows_max,
-                        missing = cache->room_for(tokens, rows) -
-                                  cache->room_for(next.follow_tokens, rows);
-    if (missing + running.size() > cache->pages_free()) return false;
+    const std::uint32_t rows = options.step_rows_max;
+    if (!cache->has_room(tokens, next.follow_tokens, rows,
+                         static_cast<std::uint32_t>(running.size())))
+        return false;
     // A sequence with windows never needs whole pages for all of its tokens at once.
     const std::uint32_t reserved = cache->has_windows()
                                        ? std::min(tokens, next.kv->num_tokens() + rows)
@@ -440,7 +445,8 @@ void EngineState::publish_gauges() {
     counters.running = static_cast<std::uint32_t>(running.size());
     counters.running_max = std::max(counters.running_max, counters.running);
     counters.waiting = static_cast<std::uint32_t>(waiting.size());
-    counters.kv_pages_used = plan.num_pages - cache->pages_free();
+    counters.kv_pages = cache_pages;
+    counters.kv_pages_used = cache_pages - cache->pages_free();
     counters.kv_pages_cached = cache->pages_cached();
     counters.memory = cache->memory();
     counters.draft_bytes = 0;

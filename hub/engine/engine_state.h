@@ -169,6 +169,8 @@ struct EngineState {
     const EngineOptions options;
     const bool reads_rows;  // true if a source of drafts reads rows after the final norm
     const MemoryPlan plan;
+    std::uint64_t cache_bytes_max = 0;  // of the first device's cache
+    std::uint32_t cache_pages = 0;      // of the present one
 
     // Only the engine thread uses the members down to the mutex. `cache` is always set, and is
     // created again when the device is replaced.

@@ -40,7 +40,8 @@ std::size_t round_up(std::uint64_t bytes, std::size_t unit) {
 KvCache::KvCache(const ModelConfig& config, KvCacheOptions options)
     : config_(config),
       options_(options),
-      window_(options.mover.copy ? 0 : largest_window(config)),
+      window_(options.mover.copy && options.mover.num_window_slots == 0 ? 0
+                                                                        : largest_window(config)),
       index_(lay_out()),
       blocks_(RecurrentShape::of(config)),
       slots_(options.slots.sequences_max == 0
@@ -54,6 +55,10 @@ KvCache::KvCache(const ModelConfig& config, KvCacheOptions options)
     has_window_.resize(num_numbers_);
     free_.reserve(num_numbers_);
     for (std::uint32_t page = num_numbers_; page-- > 0;) free_.push_back(page);
+    MOEX_CHECK(!has_slots() || window_ > 0, "slots are those of layers with a window");
+    if (has_slots()) window_slot_.resize(num_numbers_);
+    for (std::uint32_t slot = options.mover.num_window_slots; slot-- > 0;)
+        free_slots_.push_back(slot);
     if (options.num_pages == 0 || options_.mover.copy) return;
 
     const std::size_t size = stride_bytes_ * num_numbers_;
@@ -84,7 +89,7 @@ std::uint32_t KvCache::lay_out() {
     }
 
     num_numbers_ = options_.num_pages;
-    if (window_ > 0)
+    if (window_ > 0 && !has_slots())
         num_numbers_ = static_cast<std::uint32_t>(
             main_bytes_ > 0 ? options_.num_pages * page_bytes() / main_bytes_
                             : std::uint64_t{options_.num_pages} * numbers_per_page);
@@ -94,6 +99,7 @@ std::uint32_t KvCache::lay_out() {
 void UnmapMemory::operator()(std::byte* memory) const { ::munmap(memory, size_bytes); }
 
 std::uint32_t KvCache::pages_free() const {
+    if (has_slots()) return static_cast<std::uint32_t>(free_.size()) + pages_idle_;
     const std::uint64_t budget = options_.num_pages * page_bytes(),
                         in_use = used_bytes_ - idle_bytes_;
     const std::size_t numbers = free_.size() + pages_idle_;
@@ -109,15 +115,33 @@ std::uint32_t KvCache::pages_for(std::uint32_t num_tokens) const {
 
 std::uint32_t KvCache::room_for(std::uint32_t num_tokens, std::uint32_t rows_max) const {
     const std::uint32_t pages = pages_for(num_tokens);
-    if (window_ == 0) return pages;
+    if (window_ == 0 || has_slots()) return pages;
     const std::uint64_t seen = std::min(pages, pages_for(window_ + rows_max) + 1),
                         bytes = pages * main_bytes_ + seen * window_bytes_;
     return static_cast<std::uint32_t>((bytes + page_bytes() - 1) / page_bytes());
 }
 
+bool KvCache::has_room(std::uint32_t num_tokens, std::uint32_t shared, std::uint32_t rows_max,
+                       std::uint32_t pages_kept) const {
+    const std::uint64_t missing = room_for(num_tokens, rows_max) - room_for(shared, rows_max);
+    if (missing + pages_kept > pages_free()) return false;
+    if (!has_slots()) return true;
+    const std::uint64_t seen = std::min(pages_for(num_tokens), pages_for(window_ + rows_max) + 1);
+    return seen + pages_kept <= window_slots_free();
+}
+
+std::uint64_t KvCache::bytes_max() const {
+    if (!has_slots()) return options_.num_pages * page_bytes();
+    return options_.num_pages * main_bytes_ + options_.mover.num_window_slots * window_bytes_;
+}
+
 std::uint64_t KvCache::tokens_max(std::uint32_t rows_max) const {
     const std::uint64_t whole = std::uint64_t{options_.num_pages} * options_.page_tokens;
     const std::uint64_t seen = std::uint64_t{pages_for(window_ + rows_max)} + 1;
+    if (has_slots())
+        return options_.mover.num_window_slots >= std::min<std::uint64_t>(seen, options_.num_pages)
+                   ? whole
+                   : std::uint64_t{options_.mover.num_window_slots} * options_.page_tokens;
     if (window_ == 0 || options_.num_pages <= seen) return whole;
     const std::uint64_t pages = main_bytes_ == 0
                                     ? num_numbers_
@@ -135,13 +159,13 @@ void KvCache::set_idle(std::uint64_t& since, IdlePart part) {
     since = ++releases_;
     idle_.emplace(since, part);
     idle_bytes_ += part_bytes(part.is_window);
-    if (!part.is_window) ++pages_idle_;
+    ++(part.is_window ? windows_idle_ : pages_idle_);
 }
 
 void KvCache::end_idle(std::uint64_t since) {
     const auto found = idle_.find(since);
     idle_bytes_ -= part_bytes(found->second.is_window);
-    if (!found->second.is_window) --pages_idle_;
+    --(found->second.is_window ? windows_idle_ : pages_idle_);
     idle_.erase(found);
 }
 
@@ -155,12 +179,27 @@ void KvCache::evict_oldest() {
     free_page(part.page);
 }
 
+// Makes a slot free: the one of the second part that its last holder released longest ago.
+void KvCache::evict_oldest_window() {
+    const auto oldest = std::find_if(idle_.begin(), idle_.end(),
+                                     [](const auto& one) { return one.second.is_window; });
+    MOEX_CHECK(oldest != idle_.end(), "a page was taken for which there was no slot");
+    const std::uint32_t page = oldest->second.page;
+    end_idle(oldest->first);
+    drop_window(page);
+}
+
 // Returns an unused page, held by one sequence, with both of its parts.
 std::uint32_t KvCache::take_page() {
-    const std::uint64_t budget = options_.num_pages * page_bytes();
-    while (free_.empty() || used_bytes_ + page_bytes() > budget) evict_oldest();
+    const std::uint64_t budget = bytes_max();
+    while (free_.empty() || (!has_slots() && used_bytes_ + page_bytes() > budget)) evict_oldest();
     const std::uint32_t page = free_.back();
     free_.pop_back();
+    if (has_slots()) {
+        if (free_slots_.empty()) evict_oldest_window();
+        window_slot_[page] = free_slots_.back();
+        free_slots_.pop_back();
+    }
     holders_[page] = window_holders_[page] = 1;
     has_window_[page] = 1;
     used_bytes_ += page_bytes();
@@ -182,22 +221,32 @@ void KvCache::hold_window(std::uint32_t page) {
 }
 
 void KvCache::release_window(std::uint32_t page) {
-    if (window_bytes_ == 0 || --window_holders_[page] > 0) return;
+    if (window_bytes_ == 0 || --window_holders_[page] > 0 || !has_window_[page]) return;
     if (index_.holds(page))
         set_idle(window_released_[page], {page, true});
     else
         drop_window(page);
 }
 
-// Returns the memory of a page's windows' part, which is not idle, to the system.
+// Returns the memory of a page's windows' part, which is not idle, to the system, or its slot.
 void KvCache::drop_window(std::uint32_t page) {
+    if (has_slots()) free_slots_.push_back(window_slot_[page]);
     if (memory_) ::madvise(page_data(page) + window_at_, stride_bytes_ - window_at_, MADV_DONTNEED);
     has_window_[page] = 0;
     used_bytes_ -= window_bytes_;
 }
 
-// Gives `to`, which has no windows' part, a copy of that of `from`, held by one sequence.
+// Gives `to`, which has no windows' part, a copy of that of `from`, held by one sequence. A slot
+// changes its page instead.
 void KvCache::give_window(std::uint32_t from, std::uint32_t to) {
+    if (has_slots()) {
+        MOEX_CHECK(window_holders_[from] == 1 && !index_.holds(from), "a page that is published");
+        window_slot_[to] = window_slot_[from];
+        has_window_[from] = 0;
+        has_window_[to] = 1;
+        window_holders_[to] = 1;
+        return;
+    }
     std::memcpy(page_data(to) + window_at_, page_data(from) + window_at_, window_bytes_);
     has_window_[to] = 1;
     window_holders_[to] = 1;
@@ -205,7 +254,12 @@ void KvCache::give_window(std::uint32_t from, std::uint32_t to) {
 }
 
 void KvCache::copy_page(std::uint32_t from, std::uint32_t to) {
-    if (options_.mover.copy) return options_.mover.copy(from, to);
+    if (options_.mover.copy) {
+        options_.mover.copy({from}, {to});
+        if (has_slots() && has_window_[from])
+            options_.mover.copy({window_slot_[from], true}, {window_slot_[to], true});
+        return;
+    }
     std::memcpy(page_data(to), page_data(from), main_bytes_);
     std::memcpy(page_data(to) + window_at_, page_data(from) + window_at_, window_bytes_);
 }
@@ -302,6 +356,7 @@ bool KvCache::Sequence::reserve(std::uint32_t num_tokens) {
     const auto held = static_cast<std::uint32_t>(pages_.size());
     const std::uint32_t missing = (wanted > held ? wanted - held : 0) + (copies ? 1 : 0);
     if (missing > cache_->pages_free()) return false;
+    if (cache_->has_slots() && missing > cache_->window_slots_free()) return false;
 
     if (copies) {
         const std::uint32_t page = cache_->take_page();
@@ -506,6 +561,11 @@ void KvCache::Sequence::keep_state(const MakeCompanion& make) {
         cache_->snapshots_.keep(pages_[end - 1], *recurrent_, make);
 }
 
+void KvCache::Sequence::list_window_slots(std::vector<std::uint32_t>& slots) const {
+    for (const std::uint32_t page : pages_)
+        slots.push_back(cache_->has_window_[page] ? cache_->window_slot_[page] : 0);
+}
+
 std::byte* KvCache::Sequence::head(std::uint32_t layer, bool is_v, std::uint32_t kv_head,
                                    std::uint32_t position) const {
     const std::size_t run = (is_v ? cache_->config_.num_kv_heads : 0) + kv_head,
@@ -610,14 +670,16 @@ Status KvCache::check_parts(std::size_t bytes, std::size_t window_bytes) const {
 Status KvCache::Sequence::read_page(std::uint32_t index, std::span<std::byte> rows,
                                     std::span<std::byte> window_rows) const {
     MOEX_CHECK((index + 1) * page_tokens() <= num_tokens_, text("page ", index, " is not full"));
-    if (cache_->options_.mover.read) return cache_->options_.mover.read(pages_[index], rows);
-    MOEX_TRY(cache_->check_parts(rows.size(), window_rows.size()));
-    const std::byte* const data = cache_->page_data(pages_[index]);
-    if (!rows.empty()) std::memcpy(rows.data(), data, rows.size());
+    const KvPageMover& mover = cache_->options_.mover;
+    if (mover.read && !rows.empty()) MOEX_TRY(mover.read({pages_[index]}, rows));
+    if (!mover.read) MOEX_TRY(cache_->check_parts(rows.size(), window_rows.size()));
+    const std::byte* const data = mover.read ? nullptr : cache_->page_data(pages_[index]);
+    if (!mover.read && !rows.empty()) std::memcpy(rows.data(), data, rows.size());
     if (window_rows.empty()) return {};
     if (!has_window_rows(index))
         return Error{ErrorCode::not_found,
                      text("page ", index, " of a sequence is behind the window of its layers")};
+    if (mover.read) return mover.read({cache_->window_slot_[pages_[index]], true}, window_rows);
     std::memcpy(window_rows.data(), data + cache_->window_at_, window_rows.size());
     return {};
 }
@@ -630,7 +692,10 @@ Status KvCache::Sequence::append_page(ByteView rows, ByteView window_rows) {
     if (!reserve(num_tokens_ + page_tokens()))
         return Error{ErrorCode::overloaded,
                      text("page ", index, " of a sequence: no page is free")};
-    if (!is_here) MOEX_TRY(cache_->options_.mover.write(pages_[index], rows));
+    const KvPageMover& mover = cache_->options_.mover;
+    if (!is_here && !rows.empty()) MOEX_TRY(mover.write({pages_[index]}, rows));
+    if (!is_here && !window_rows.empty())
+        MOEX_TRY(mover.write({cache_->window_slot_[pages_[index]], true}, window_rows));
     std::byte* const data = is_here ? cache_->page_data(pages_[index]) : nullptr;
     if (is_here && !rows.empty()) std::memcpy(data, rows.data(), rows.size());
     if (is_here && !window_rows.empty())

@@ -14,8 +14,12 @@
 // the windows before their end are still there.
 //   window 128, page_tokens 16, 1,000 tokens:  63 first parts, and the second parts of pages 54-62
 // Layout of a part: for each of its layers, k then v, each [num_kv_heads, page_tokens] heads of
-// kv_head_bytes(). So the rows that attention reads for one kv head are contiguous. Where a device
-// stores the rows, it keeps pages whole. Owner: the engine's thread.
+// kv_head_bytes(). So the rows that attention reads for one kv head are contiguous.
+// Where a device stores the rows, it has places for first parts, which have the page's number, and
+// slots for second parts (KvPageMover::num_window_slots). A page names its slot.
+//   page 9 of a sequence has its first part at place 9, its second part in slot 2, and once the
+//   sequence has passed the page, slot 2 has the second part of another page
+// Owner: the engine's thread.
 #pragma once
 
 #include <cstdint>
@@ -42,12 +46,20 @@ namespace moex {
 // Functions of a device that stores the rows in its own memory, under the cache's page numbers. All
 // are set, or none.
 struct KvPageMover {
-    // Copies all rows of page `from` to page `to`.
-    std::function<void(std::uint32_t from, std::uint32_t to)> copy;
-    // Copy all rows of a page out of the device, and into it, in the layout of protocol/kv_page.h.
+    // A part of a page: the rows of layers with a window, in the slot `number`; or those of all
+    // other layers of page `number`. Without slots a page has one part.
+    struct Part {
+        std::uint32_t number = 0;
+        bool is_window = false;
+    };
+    // Slots for rows of layers with a window; 0: no layer has one, or pages are whole.
+    std::uint32_t num_window_slots = 0;
+    // Copies the rows of `from` to `to`, of the same kind.
+    std::function<void(Part from, Part to)> copy;
+    // Copy the rows of a part out of the device, and into it, in the layout of protocol/kv_page.h.
     // Error: device_lost.
-    std::function<Status(std::uint32_t page, std::span<std::byte> rows)> read;
-    std::function<Status(std::uint32_t page, ByteView rows)> write;
+    std::function<Status(Part part, std::span<std::byte> rows)> read;
+    std::function<Status(Part part, ByteView rows)> write;
 };
 
 struct KvCacheOptions {
@@ -85,11 +97,19 @@ class KvCache {
     KvCache(const ModelConfig& config, KvCacheOptions options);
 
     // Number of whole pages for which there is room, if everything leaves that no sequence needs.
+    // Where a device has slots for windows, this counts first parts.
     std::uint32_t pages_free() const;
+    // Returns true if a further sequence of `num_tokens` tokens may be admitted, which has `shared`
+    // tokens in common with another one, and `pages_kept` pages are to stay free.
+    bool has_room(std::uint32_t num_tokens, std::uint32_t shared, std::uint32_t rows_max,
+                  std::uint32_t pages_kept) const;
+    // Bytes of all parts for which there is room.
+    std::uint64_t bytes_max() const;
     std::uint32_t pages_cached() const;  // number of published pages that no sequence holds
     std::uint32_t pages_for(std::uint32_t num_tokens) const;
     std::uint64_t page_bytes() const { return main_bytes_ + window_bytes_; }
-    // Bytes of a page's rows of layers with a window; 0 if there are none, or a device stores them.
+    // Bytes of a page's rows of layers with a window; 0 if there are none, or if a device keeps
+    // pages whole.
     std::uint64_t window_bytes() const { return window_bytes_; }
     // The room in whole pages that a sequence of `num_tokens` tokens needs at most, if steps add at
     // most `rows_max` rows and it forgets what it does not see after each. Without windows this is
@@ -200,6 +220,9 @@ class KvCache {
         bool has_window_rows(std::uint32_t index) const {
             return cache_->has_window_[pages_[index]] != 0;
         }
+        // Where a device has slots: appends to `slots` the slot of each of pages(). It is any slot
+        // for a page whose rows of layers with a window are gone.
+        void list_window_slots(std::vector<std::uint32_t>& slots) const;
         // Appends a full page with such rows. num_tokens() is a multiple of page_tokens(), and
         // grows by it. Without `window_rows`, the sequence lets the rows of layers with a window of
         // all its pages go; it needs pages with them before it may go on (can_go_on()).
@@ -247,6 +270,11 @@ class KvCache {
     };
     std::uint32_t take_page();
     void evict_oldest();
+    void evict_oldest_window();
+    bool has_slots() const { return options_.mover.num_window_slots > 0; }
+    std::uint32_t window_slots_free() const {
+        return static_cast<std::uint32_t>(free_slots_.size()) + windows_idle_;
+    }
     void hold(std::uint32_t page);
     void release(std::uint32_t page);
     void hold_window(std::uint32_t page);
@@ -271,7 +299,7 @@ class KvCache {
 
     ModelConfig config_;
     KvCacheOptions options_;
-    // The largest window of a layer; 0 if there is none, or if a device stores the rows.
+    // The largest window of a layer; 0 if there is none, or if a device keeps pages whole.
     std::uint32_t window_ = 0;
     // [num_layers]: offset of a layer's rows in a page's memory; unused for layers without keys
     std::vector<std::size_t> layer_at_;
@@ -293,6 +321,9 @@ class KvCache {
     // parts of published pages that no sequence needs, keyed by release time (LRU order)
     std::map<std::uint64_t, IdlePart> idle_;
     std::uint32_t pages_idle_ = 0;  // whole pages among them
+    std::uint32_t windows_idle_ = 0;
+    // Where a device has slots: the slot of each page that has a second part, and the unused ones.
+    std::vector<std::uint32_t> window_slot_, free_slots_;
     std::uint64_t releases_ = 0;
     std::vector<std::uint32_t> free_;
     RecurrentBlocks blocks_;

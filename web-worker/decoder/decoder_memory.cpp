@@ -121,7 +121,7 @@ DecoderMemory::Needs DecoderMemory::needs_of(const DecoderModel& model, const De
             bytes.states += state_bytes(model) * sizes.state_slots +
                             journal_bytes(model) * sizes.journals;
         } else {
-            bytes.kv += kv_page_bytes(model, sizes.kv_kind) * sizes.pages;
+            bytes.kv += kv_page_bytes(model, sizes.kv_kind) * pages_of(model, sizes, layer);
             if (model.output_gate)
                 bytes.weights += matrix(model.attention_kind, model.q_size(), hidden);
         }
@@ -252,16 +252,7 @@ class MemoryBuilder {
                                          gpu::kernels::argmax_part::stretch_tokens - 1) /
                                         gpu::kernels::argmax_part::stretch_tokens;
 
-        memory_.lanes.resize(sizes_.lanes);
-        for (DecoderMemory::Lane& lane : memory_.lanes) {
-            MOEX_TRY(make(lane.rows, word * step_header_words + sizeof(StepRow) * rows, "rows"));
-            MOEX_TRY(make(lane.page_table, word * sizes_.table_entries, "page table"));
-            if (sizes_.journals > 0) MOEX_TRY(make(lane.runs, sizeof(DeltaRun) * rows, "runs"));
-            MOEX_TRY(make(lane.x, word * rows * hidden, "x"));
-            MOEX_TRY(make(lane.addends, word * rows * addends_max(model_) * hidden, "addends"));
-            if (shared_is_apart(model_))
-                MOEX_TRY(make(lane.shared, word * rows * hidden, "rows of shared experts"));
-        }
+        MOEX_TRY(make_lanes());
         MOEX_TRY(make(memory_.ids, word * sizes_.ring_ids, "chosen ids"));
         MOEX_TRY(make(memory_.best, 2 * word * stretches, "best tokens"));
         MOEX_TRY(make(memory_.logits, word * sizes_.logit_rows * model_.vocab_size, "logits"));
@@ -299,6 +290,33 @@ class MemoryBuilder {
         MOEX_TRY(make(memory_.shared_intermediate, word * rows * shared_inner_size(model_),
                       "intermediate of shared experts"));
 
+        MOEX_TRY(make_copied_rows());
+        for (std::uint32_t index = 0; index < model_.num_layers; ++index)
+            MOEX_TRY(make_memory_of_sequences(index));
+        return fill_tables();
+    }
+
+    Status make_lanes() {
+        const std::uint64_t rows = sizes_.rows, hidden = model_.hidden_size, word = 4;
+        memory_.lanes.resize(sizes_.lanes);
+        for (DecoderMemory::Lane& lane : memory_.lanes) {
+            MOEX_TRY(make(lane.rows, word * step_header_words + sizeof(StepRow) * rows, "rows"));
+            MOEX_TRY(make(lane.page_table, word * sizes_.table_entries, "page table"));
+            lane.window_table = lane.page_table;
+            if (sizes_.window_slots > 0)
+                MOEX_TRY(make(lane.window_table, word * sizes_.table_entries, "window table"));
+            if (sizes_.journals > 0) MOEX_TRY(make(lane.runs, sizeof(DeltaRun) * rows, "runs"));
+            MOEX_TRY(make(lane.x, word * rows * hidden, "x"));
+            MOEX_TRY(make(lane.addends, word * rows * addends_max(model_) * hidden, "addends"));
+            if (shared_is_apart(model_))
+                MOEX_TRY(make(lane.shared, word * rows * hidden, "rows of shared experts"));
+        }
+        return {};
+    }
+
+    // Makes the buffers through which keys and values of single rows are copied.
+    Status make_copied_rows() {
+        const std::uint64_t rows = sizes_.rows, word = 4;
         if (model_.is_span || sizes_.sends_layers)
             MOEX_TRY(make(memory_.span_kv,
                           DecoderMemory::span_kv_at(model_, model_.num_layers, rows),
@@ -307,17 +325,19 @@ class MemoryBuilder {
             MOEX_TRY(make(memory_.copied_rows, word * step_header_words + sizeof(StepRow) * rows,
                           "copied rows"));
             MOEX_TRY(make(memory_.copied_pages, word * sizes_.table_entries, "their page tables"));
+            memory_.copied_window_pages = memory_.copied_pages;
+            if (sizes_.window_slots > 0)
+                MOEX_TRY(make(memory_.copied_window_pages, word * sizes_.table_entries,
+                              "their window tables"));
         }
-        for (std::uint32_t index = 0; index < model_.num_layers; ++index)
-            MOEX_TRY(make_memory_of_sequences(index));
-        return fill_tables();
+        return {};
     }
 
     Status make_memory_of_sequences(std::uint32_t index) {
         DecoderMemory::Layer& layer = memory_.layers[index];
         if (!model_.is_delta(index)) {
             const std::uint64_t bytes = DecoderMemory::kv_page_bytes(model_, sizes_.kv_kind) *
-                                        sizes_.pages;
+                                        DecoderMemory::pages_of(model_, sizes_, index);
             memory_.kv_bytes += bytes;
             return make(layer.kv, bytes, "keys and values");
         }

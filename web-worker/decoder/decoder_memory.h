@@ -14,10 +14,13 @@ namespace moex {
 
 // The capacities of a decoder's buffers: of a step, and of the cache of keys and values.
 struct DecoderSizes {
-    std::uint32_t lanes = 1;          // limit of batches in flight at once
-    std::uint32_t rows = 0;           // row limit of a step, a multiple of 8
-    std::uint32_t logit_rows = 0;     // limit of rows with logits in a step: 1, or a multiple of 8
-    std::uint32_t pages = 0;          // pages of keys and values, over all sequences
+    std::uint32_t lanes = 1;       // limit of batches in flight at once
+    std::uint32_t rows = 0;        // row limit of a step, a multiple of 8
+    std::uint32_t logit_rows = 0;  // limit of rows with logits in a step: 1, or a multiple of 8
+    std::uint32_t pages = 0;       // pages of keys and values, over all sequences
+    // Slots for pages of layers with a window, over several sequences; 0: such layers have `pages`
+    // as all others.
+    std::uint32_t window_slots = 0;
     std::uint32_t staging_pages = 0;  // of these, slots through which evicted pages pass
     std::uint32_t row_pages = 0;      // page limit of one sequence
     std::uint32_t table_entries = 0;  // capacity of a step's page tables, in entries
@@ -65,7 +68,8 @@ class DecoderMemory {
     // kernels are written and read within one layer, so the lanes share them.
     struct Lane {
         gpu::BufferId rows, page_table, x, addends;
-        gpu::BufferId runs;    // DeltaRun
+        gpu::BufferId window_table;  // page_table of layers with a window; the same without slots
+        gpu::BufferId runs;          // DeltaRun
         gpu::BufferId shared;  // the shared expert's rows, if the routed experts are elsewhere
     };
 
@@ -97,6 +101,15 @@ class DecoderMemory {
     static Needs needs_of(const DecoderModel& model, const DecoderSizes& sizes);
     // Returns the bytes of a page in one layer that has keys and values.
     static std::uint64_t kv_page_bytes(const DecoderModel& model, KvKind kind);
+    // Returns the number of pages of a layer.
+    static std::uint32_t pages_of(const DecoderModel& model, const DecoderSizes& sizes,
+                                  std::uint32_t layer) {
+        return has_slots(model, sizes, layer) ? sizes.window_slots : sizes.pages;
+    }
+    static bool has_slots(const DecoderModel& model, const DecoderSizes& sizes,
+                          std::uint32_t layer) {
+        return sizes.window_slots > 0 && !model.is_delta(layer) && model.window(layer) > 0;
+    }
     // Return the bytes of a sequence's state, and of a journal, in one layer with a gated delta
     // rule: the matrices and the latest inputs of the convolution; and these inputs and the gates
     // of DeltaRun::journal_rows rows.
@@ -135,7 +148,7 @@ class DecoderMemory {
     // begins.
     gpu::BufferId span_kv;
     // The rows of such copies for others' layers, and their page tables.
-    gpu::BufferId copied_rows, copied_pages;
+    gpu::BufferId copied_rows, copied_pages, copied_window_pages;
     gpu::BufferId ids, best, logits, y, y_transposed, qkv, q, parts, peaks, attended, likeliest,
         router_logits, routes, dense_routes, shared_routes, tiles, intermediate,
         shared_intermediate, cos_sin;

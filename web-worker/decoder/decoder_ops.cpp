@@ -68,7 +68,8 @@ DecoderOps::DecoderOps(gpu::Device& device, const DecoderModel& model, const Dec
     }
     add_tables(addends);
     if (sizes.likeliest) add_likeliest();
-    if (sizes.sends_layers && lane == 0) add_kv_copies(memory.copied_rows, memory.copied_pages);
+    if (sizes.sends_layers && lane == 0)
+        add_kv_copies(memory.copied_rows, memory.copied_pages, memory.copied_window_pages);
 }
 
 DecoderOps::~DecoderOps() {
@@ -148,6 +149,8 @@ void DecoderOps::add_layer(std::uint32_t index, Addends addends) {
 
 void DecoderOps::add_attention(std::uint32_t index, Layer& layer) {
     const DecoderMemory::Layer& memory = memory_.layers[index];
+    const gpu::BufferId page_table = model_.window(index) > 0 ? lane_.window_table
+                                                              : lane_.page_table;
     const WeightKind kind = model_.attention_kind;
     layer.qkv = add_product(matrix(memory.qkv, kind, model_.qkv_size(), model_.hidden_size,
                                    model_.qkv_bias ? &memory.qkv_bias : nullptr),
@@ -164,21 +167,17 @@ void DecoderOps::add_attention(std::uint32_t index, Layer& layer) {
                       {memory_.qkv},
                       memory.qk_norms,
                       {memory_.cos_sin},
-                      {lane_.page_table},
+                      {page_table},
                       {memory_.q},
                       {memory.kv}});
-    layer.attend_page = add(kv_kernel("attend_page", sizes_.kv_kind),
-                            {{"num_heads", model_.num_heads},
-                             {"num_kv_heads", model_.num_kv_heads},
-                             {"head_dim", model_.head_dim},
-                             {"window", model_.window(index)},
-                             {"scale_bits", bits_of(model_.attention_scale)}},
-                            {{lane_.rows},
-                             {lane_.page_table},
-                             {memory_.q},
-                             {memory.kv},
-                             {memory_.parts},
-                             {memory_.peaks}});
+    layer.attend_page = add(
+        kv_kernel("attend_page", sizes_.kv_kind),
+        {{"num_heads", model_.num_heads},
+         {"num_kv_heads", model_.num_kv_heads},
+         {"head_dim", model_.head_dim},
+         {"window", model_.window(index)},
+         {"scale_bits", bits_of(model_.attention_scale)}},
+        {{lane_.rows}, {page_table}, {memory_.q}, {memory.kv}, {memory_.parts}, {memory_.peaks}});
     std::vector<gpu::Binding> merged = {
         {lane_.rows}, {memory_.parts}, {memory_.peaks}, {memory_.attended}};
     if (model_.sinks) merged.push_back(memory.sinks);
@@ -416,10 +415,11 @@ void DecoderOps::add_tables(Addends addends) {
 void DecoderOps::add_span(Addends addends) {
     // Only the addition of this norm is used; its output is not read.
     final_norm_ = add_norm(memory_.final_norm, addends, false);
-    add_kv_copies(lane_.rows, lane_.page_table);
+    add_kv_copies(lane_.rows, lane_.page_table, lane_.window_table);
 }
 
-void DecoderOps::add_kv_copies(gpu::BufferId rows, gpu::BufferId page_table) {
+void DecoderOps::add_kv_copies(gpu::BufferId rows, gpu::BufferId page_table,
+                               gpu::BufferId window_table) {
     for (std::uint32_t index = 0; index < model_.num_layers; ++index) {
         const gpu::Binding kept = {memory_.span_kv,
                                    DecoderMemory::span_kv_at(model_, index, sizes_.rows)};
@@ -435,7 +435,10 @@ void DecoderOps::add_kv_copies(gpu::BufferId rows, gpu::BufferId page_table) {
         const auto add_copy = [&](const char* kernel) {
             return add(kv_kernel(kernel, sizes_.kv_kind),
                        {{"num_kv_heads", model_.num_kv_heads}, {"head_dim", model_.head_dim}},
-                       {{rows}, {page_table}, {memory_.layers[index].kv}, kept});
+                       {{rows},
+                        {model_.window(index) > 0 ? window_table : page_table},
+                        {memory_.layers[index].kv},
+                        kept});
         };
         layers_[index].kv_gather = add_copy("kv_gather");
         layers_[index].kv_scatter = add_copy("kv_scatter");

@@ -152,7 +152,7 @@ class DecoderOps {
     void add_tables(Addends addends);
     void add_likeliest();
     void add_span(Addends addends);
-    void add_kv_copies(gpu::BufferId rows, gpu::BufferId page_table);
+    void add_kv_copies(gpu::BufferId rows, gpu::BufferId page_table, gpu::BufferId window_table);
     Addends addends_of(std::uint32_t layer) const;
     Status make_groups();
 

@@ -130,6 +130,7 @@ DecoderSizes GpuDecoder::sizes_of(const gpu::AdapterInfo& adapter, const Decoder
         sizes.table_entries = sizes.rows * sizes.row_pages;
         sizes.logit_rows = std::min(sizes.rows, batch_logit_rows);
         sizes.likeliest = !model.is_span;
+        sizes.window_slots = options.window_slots;
         sizes.lanes = std::max(1u, options.lanes);
         sizes.sends_layers = options.sends_layers && model.head_dim % 8 == 0;
         if (model.has_delta()) {
@@ -450,6 +451,9 @@ void GpuDecoder::start(const DecoderBatch& batch, std::uint32_t lane) {
     write_rows(batch.rows, mine.rows - mine.num_logits, mine.pages, lane);
     if (model_.has_delta()) write_runs(batch.runs, lane);
     device_.write_buffer(memory_->lanes[lane].page_table, 0, std::as_bytes(batch.pages));
+    if (sizes_.window_slots == 0) return;
+    MOEX_CHECK(batch.window_pages.size() == batch.pages.size(), "a page has no slot");
+    device_.write_buffer(memory_->lanes[lane].window_table, 0, std::as_bytes(batch.window_pages));
 }
 
 // Gives each run its place among the rows of all runs. The kernels do not check the numbers.
@@ -596,22 +600,36 @@ void GpuDecoder::answer(std::span<const float> y, std::uint32_t lane) {
     device_.write_buffer(memory_->lanes[lane].addends, 0, std::as_bytes(y));
 }
 
-void GpuDecoder::copy_page(std::uint32_t from, std::uint32_t to) {
+// Returns the caches of the layers that the rows of a page belong to.
+std::vector<gpu::BufferId> GpuDecoder::kv_buffers(bool is_window) const {
+    std::vector<gpu::BufferId> buffers;
+    for (std::uint32_t layer = 0; layer < model_.num_layers; ++layer)
+        if (!model_.is_delta(layer) && DecoderMemory::has_slots(model_, sizes_, layer) == is_window)
+            buffers.push_back(memory_->layers[layer].kv);
+    return buffers;
+}
+
+KvPageShape GpuDecoder::page_shape(bool is_window) const {
+    KvPageShape shape = kv_page_shape(model_, sizes_.kv_kind);
+    if (sizes_.window_slots > 0)
+        shape.num_layers = static_cast<std::uint32_t>(kv_buffers(is_window).size());
+    return shape;
+}
+
+void GpuDecoder::copy_page(std::uint32_t from, std::uint32_t to, bool is_window) {
     const std::uint64_t bytes = DecoderMemory::kv_page_bytes(model_, sizes_.kv_kind);
     std::vector<gpu::Command> copies;
-    for (const DecoderMemory::Layer& layer : memory_->layers) {
-        if (layer.kv == gpu::BufferId{}) continue;  // a gated delta rule
-        copies.push_back(copy_command(layer.kv, bytes * from, layer.kv, bytes * to, bytes));
+    for (const gpu::BufferId kv : kv_buffers(is_window)) {
+        copies.push_back(copy_command(kv, bytes * from, kv, bytes * to, bytes));
         copies.back().same_stage = copies.size() > 1;
     }
     device_.submit(copies);
 }
 
 void GpuDecoder::read_page(std::uint32_t page, std::span<std::byte> rows,
-                           std::function<void(Status)> done) {
-    const std::uint64_t layer_bytes = DecoderMemory::kv_page_bytes(model_, sizes_.kv_kind),
-                        all_bytes = layer_bytes * model_.num_layers;
-    const KvPageShape shape = kv_page_shape(model_, sizes_.kv_kind);
+                           std::function<void(Status)> done, bool is_window) {
+    const std::uint64_t layer_bytes = DecoderMemory::kv_page_bytes(model_, sizes_.kv_kind);
+    const KvPageShape shape = page_shape(is_window);
     if (rows.size() != kv_rows_of_page(shape))
         return done(Error{ErrorCode::payload_size, text("a page has ", kv_rows_of_page(shape),
                                                         " bytes of rows, not ", rows.size())});
@@ -622,19 +640,19 @@ void GpuDecoder::read_page(std::uint32_t page, std::span<std::byte> rows,
             done({});
         });
     if (page_readback_ == gpu::BufferId{}) {
-        auto made = device_.create_buffer(all_bytes, gpu::BufferUsage::readback, "page");
+        auto made = device_.create_buffer(layer_bytes * model_.num_layers,
+                                          gpu::BufferUsage::readback, "page");
         if (!made.ok()) return done(made.error());
         page_readback_ = *made;
     }
     std::vector<gpu::Command> copies;
-    for (const DecoderMemory::Layer& layer : memory_->layers) {
+    for (const gpu::BufferId kv : kv_buffers(is_window)) {
         const std::uint64_t to = layer_bytes * copies.size();
-        copies.push_back(
-            copy_command(layer.kv, layer_bytes * page, page_readback_, to, layer_bytes));
+        copies.push_back(copy_command(kv, layer_bytes * page, page_readback_, to, layer_bytes));
         copies.back().same_stage = copies.size() > 1;
     }
     device_.submit(copies);
-    device_.read_buffer(page_readback_, all_bytes,
+    device_.read_buffer(page_readback_, layer_bytes * copies.size(),
                         [life = life_.watch(), shape, rows, done](Result<ByteView> bytes) {
                             if (!life.alive()) return;
                             if (!bytes.ok()) return done(bytes.error());
@@ -643,21 +661,21 @@ void GpuDecoder::read_page(std::uint32_t page, std::span<std::byte> rows,
                         });
 }
 
-Status GpuDecoder::write_page(std::uint32_t page, ByteView rows) {
-    const KvPageShape shape = kv_page_shape(model_, sizes_.kv_kind);
+Status GpuDecoder::write_page(std::uint32_t page, ByteView rows, bool is_window) {
+    const KvPageShape shape = page_shape(is_window);
     if (rows.size() != kv_rows_of_page(shape))
         return Error{ErrorCode::payload_size, text("a page has ", kv_rows_of_page(shape),
                                                    " bytes of rows, not ", rows.size())};
     const std::uint64_t layer_bytes = DecoderMemory::kv_page_bytes(model_, sizes_.kv_kind);
-    page_bytes_.resize(layer_bytes * model_.num_layers);
+    page_bytes_.resize(layer_bytes * shape.num_layers);
     gpu_page_of_rows(shape, rows, page_bytes_);
     if (paged_) {
         paged_->put(page, page_bytes_);
         return {};
     }
     std::uint64_t first = 0;
-    for (const DecoderMemory::Layer& layer : memory_->layers) {
-        device_.write_buffer(layer.kv, layer_bytes * page,
+    for (const gpu::BufferId kv : kv_buffers(is_window)) {
+        device_.write_buffer(kv, layer_bytes * page,
                              ByteView(page_bytes_).subspan(first, layer_bytes));
         first += layer_bytes;
     }

@@ -43,6 +43,9 @@ struct GpuDecoderOptions {
     bool sends_layers = false;
     // Total pages of keys and values, if several sequences share the cache; 0 for one sequence.
     std::uint32_t pages = 0;
+    // For several sequences: pages of layers with a window; 0: as many as of other layers. Such a
+    // page has a number of its own, so that it is free once no window sees it.
+    std::uint32_t window_slots = 0;
     std::uint32_t lanes = 1;  // limit of batches in flight, for several sequences only
     // For one sequence: the pages that fit into the GPU's memory; 0: all pages of the context. The
     // other pages are in `evicted`, which outlives the decoder (paged_steps.h). Error
@@ -66,6 +69,9 @@ struct GpuDecoderOptions {
 struct DecoderBatch {
     std::span<const StepRow> rows;         // StepRow::first_page is an index into `pages`
     std::span<const std::uint32_t> pages;  // page tables of the sequences, one after the other
+    // The same for layers with a window, if they have pages of their own. Entries of pages that no
+    // row sees are any numbers of pages.
+    std::span<const std::uint32_t> window_pages = {};
     // For a model with a gated delta rule: the rows of each sequence.
     std::span<const DeltaRun> runs = {};
     std::uint32_t num_pages = 0;   // pages of the longest sequence in the batch
@@ -139,6 +145,7 @@ class GpuDecoder final : public SequenceDecoder {
     // and begin_early() are then not available.
     bool is_paged() const override { return sizes_.staging_pages > 0; }
     std::uint32_t num_pages() const { return sizes_.pages; }
+    std::uint32_t num_window_slots() const { return sizes_.window_slots; }
     std::uint32_t num_lanes() const { return sizes_.lanes; }
     // Returns the sizes that create() would choose for this device, so that a caller can check
     // whether they fit.
@@ -210,18 +217,26 @@ class GpuDecoder final : public SequenceDecoder {
     std::uint32_t next_layer(std::uint32_t lane) const { return lanes_[lane].next_layer; }
     // Copy keys and values of rows out of the cache and into it, for the layers [first_layer,
     // end_layer), none of which has a gated delta rule: f16 [layers, rows, key then value,
-    // kv_size]. `rows`, at most kv_rows_max(), and `pages` are as in DecoderBatch.
+    // kv_size]. There are at most kv_rows_max() rows, with their pages and nothing else.
     std::uint32_t kv_rows_max() const { return sizes_.rows; }
-    void read_kv_rows(std::span<const StepRow> rows, std::span<const std::uint32_t> pages,
-                      std::uint32_t first_layer, std::uint32_t end_layer,
+    void read_kv_rows(const DecoderBatch& rows, std::uint32_t first_layer, std::uint32_t end_layer,
                       std::function<void(Result<ByteView>)> done);
-    void write_kv_rows(std::span<const StepRow> rows, std::span<const std::uint32_t> pages,
-                       std::uint32_t first_layer, std::uint32_t end_layer, ByteView kv);
-    void copy_page(std::uint32_t from, std::uint32_t to);
+    void write_kv_rows(const DecoderBatch& rows, std::uint32_t first_layer, std::uint32_t end_layer,
+                       ByteView kv);
     // kv_rows.h converts the rows of a page. `rows` has kv_rows_of_page() bytes.
     void read_page(std::uint32_t page, std::span<std::byte> rows,
-                   std::function<void(Status)> done) override;
-    Status write_page(std::uint32_t page, ByteView rows) override;
+                   std::function<void(Status)> done) override {
+        read_page(page, rows, std::move(done), false);
+    }
+    Status write_page(std::uint32_t page, ByteView rows) override {
+        return write_page(page, rows, false);
+    }
+    // These three move the rows of all layers. With window_slots they move those of layers with a
+    // window (`is_window`), or of the others.
+    void copy_page(std::uint32_t from, std::uint32_t to, bool is_window = false);
+    void read_page(std::uint32_t page, std::span<std::byte> rows, std::function<void(Status)> done,
+                   bool is_window);
+    Status write_page(std::uint32_t page, ByteView rows, bool is_window);
 
     // For a span (DecoderModel::is_span, keys and values as f16). compute_span() computes its
     // layers for rows `x` of the residual stream, [rows, hidden_size]; the batch has no logits. One
@@ -246,7 +261,9 @@ class GpuDecoder final : public SequenceDecoder {
     GpuDecoder(gpu::Device& device, const DecoderModel& model, const DecoderSizes& sizes);
     Status make_readbacks();
     void write_runs(std::span<const DeltaRun> runs, std::uint32_t lane);
-    void write_copied_rows(std::span<const StepRow> rows, std::span<const std::uint32_t> pages);
+    void write_copied_rows(const DecoderBatch& rows);
+    std::vector<gpu::BufferId> kv_buffers(bool is_window) const;
+    KvPageShape page_shape(bool is_window) const;
     void append_end_of_pass(std::uint32_t lane);
     void write_rows(std::span<const StepRow> rows, std::uint32_t head_row, std::uint32_t part_pages,
                     std::uint32_t lane = 0);

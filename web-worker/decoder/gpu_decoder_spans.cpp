@@ -124,28 +124,29 @@ void GpuDecoder::skip_to(std::uint32_t layer, std::span<const float> x, std::uin
     device_.write_buffer(memory_->lanes[lane].x, 0, std::as_bytes(x));
 }
 
-void GpuDecoder::write_copied_rows(std::span<const StepRow> rows,
-                                   std::span<const std::uint32_t> pages) {
-    MOEX_CHECK(
-        sizes_.sends_layers && rows.size() <= sizes_.rows && pages.size() <= sizes_.table_entries,
-        text(rows.size(), " rows of ", pages.size(), " pages are copied"));
-    for (const StepRow& row : rows)
-        MOEX_CHECK(row.first_page + row.position / kv_page_tokens < pages.size(),
+void GpuDecoder::write_copied_rows(const DecoderBatch& batch) {
+    MOEX_CHECK(sizes_.sends_layers && batch.rows.size() <= sizes_.rows &&
+                   batch.pages.size() <= sizes_.table_entries,
+               text(batch.rows.size(), " rows of ", batch.pages.size(), " pages are copied"));
+    for (const StepRow& row : batch.rows)
+        MOEX_CHECK(row.first_page + row.position / kv_page_tokens < batch.pages.size(),
                    text("position ", row.position, " is beyond its page table"));
     device_.write_buffer(memory_->copied_rows, sizeof(std::uint32_t) * step_header_words,
-                         std::as_bytes(rows));
-    device_.write_buffer(memory_->copied_pages, 0, std::as_bytes(pages));
+                         std::as_bytes(batch.rows));
+    device_.write_buffer(memory_->copied_pages, 0, std::as_bytes(batch.pages));
+    if (sizes_.window_slots == 0) return;
+    MOEX_CHECK(batch.window_pages.size() == batch.pages.size(), "a page has no slot");
+    device_.write_buffer(memory_->copied_window_pages, 0, std::as_bytes(batch.window_pages));
 }
 
-void GpuDecoder::read_kv_rows(std::span<const StepRow> rows, std::span<const std::uint32_t> pages,
-                              std::uint32_t first_layer, std::uint32_t end_layer,
-                              std::function<void(Result<ByteView>)> done) {
-    write_copied_rows(rows, pages);
+void GpuDecoder::read_kv_rows(const DecoderBatch& batch, std::uint32_t first_layer,
+                              std::uint32_t end_layer, std::function<void(Result<ByteView>)> done) {
+    write_copied_rows(batch);
     commands_.clear();
-    ops().append_kv_gather(commands_, static_cast<std::uint32_t>(rows.size()), first_layer,
+    ops().append_kv_gather(commands_, static_cast<std::uint32_t>(batch.rows.size()), first_layer,
                            end_layer);
     const std::uint64_t layer_bytes = DecoderMemory::span_kv_layer_bytes(model_, first_layer,
-                                                                         rows.size());
+                                                                         batch.rows.size());
     std::uint64_t to = 0;
     for (std::uint32_t layer = first_layer; layer < end_layer; ++layer, to += layer_bytes) {
         commands_.push_back(copy_command(memory_->span_kv,
@@ -161,19 +162,19 @@ void GpuDecoder::read_kv_rows(std::span<const StepRow> rows, std::span<const std
                         });
 }
 
-void GpuDecoder::write_kv_rows(std::span<const StepRow> rows, std::span<const std::uint32_t> pages,
-                               std::uint32_t first_layer, std::uint32_t end_layer, ByteView kv) {
+void GpuDecoder::write_kv_rows(const DecoderBatch& batch, std::uint32_t first_layer,
+                               std::uint32_t end_layer, ByteView kv) {
     const std::uint64_t layer_bytes = DecoderMemory::span_kv_layer_bytes(model_, first_layer,
-                                                                         rows.size());
+                                                                         batch.rows.size());
     MOEX_CHECK(kv.size() == layer_bytes * (end_layer - first_layer),
-               text(kv.size(), " bytes of keys and values for ", rows.size(), " rows"));
-    write_copied_rows(rows, pages);
+               text(kv.size(), " bytes of keys and values for ", batch.rows.size(), " rows"));
+    write_copied_rows(batch);
     for (std::uint32_t layer = first_layer; layer < end_layer; ++layer)
         device_.write_buffer(memory_->span_kv,
                              DecoderMemory::span_kv_at(model_, layer, sizes_.rows),
                              kv.subspan((layer - first_layer) * layer_bytes, layer_bytes));
     commands_.clear();
-    ops().append_kv_scatter(commands_, static_cast<std::uint32_t>(rows.size()), first_layer,
+    ops().append_kv_scatter(commands_, static_cast<std::uint32_t>(batch.rows.size()), first_layer,
                             end_layer);
     device_.submit(commands_);
     commands_.clear();

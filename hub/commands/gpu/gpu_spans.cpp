@@ -143,27 +143,30 @@ Status GpuSpans::read_residual(std::size_t part) {
     return was_read;
 }
 
-// Lists rows and the page tables of their sequences as a pass has them.
-void GpuSpans::list_rows(std::span<const SequenceRow> rows) {
+// Lists rows and the page tables of their sequences as a pass has them. The result is valid until
+// the next call.
+DecoderBatch GpuSpans::list_rows(std::span<const SequenceRow> rows) {
     step_rows_.clear();
     pages_.clear();
+    window_pages_.clear();
     std::uint32_t first_page = 0;
     for (std::size_t i = 0; i < rows.size(); ++i) {
         if (i == 0 || rows[i].kv != rows[i - 1].kv) {
             first_page = static_cast<std::uint32_t>(pages_.size());
             const auto table = rows[i].kv->pages();
             pages_.insert(pages_.end(), table.begin(), table.end());
+            if (decoder_->num_window_slots() > 0) rows[i].kv->list_window_slots(window_pages_);
         }
         step_rows_.push_back({.position = rows[i].position, .first_page = first_page});
     }
+    return {.rows = step_rows_, .pages = pages_, .window_pages = window_pages_};
 }
 
 Status GpuSpans::read_some(std::span<const SequenceRow> rows, std::uint32_t first_layer,
                            std::uint32_t end_layer, const std::function<void(ByteView kv)>& take) {
-    list_rows(rows);
     bool finished = false;
     Status was_read;
-    decoder_->read_kv_rows(step_rows_, pages_, first_layer, end_layer, [&](Result<ByteView> kv) {
+    decoder_->read_kv_rows(list_rows(rows), first_layer, end_layer, [&](Result<ByteView> kv) {
         finished = true;
         if (kv.ok())
             take(*kv);
@@ -185,14 +188,28 @@ Status GpuSpans::read(std::span<const SequenceRow> rows, std::uint32_t first_lay
                             kv.data() + layer * bytes, bytes);
         }));
     }
+    clear_unseen(rows, first_layer, end_layer, out);
     return {};
+}
+
+// Replaces rows that no window sees any more by zeros: their slots have the rows of other pages.
+void GpuSpans::clear_unseen(std::span<const SequenceRow> rows, std::uint32_t first_layer,
+                            std::uint32_t end_layer, std::span<std::byte> out) const {
+    const std::size_t row_bytes = kv_row_bytes();
+    if (decoder_->num_window_slots() == 0) return;
+    for (std::uint32_t layer = first_layer; layer < end_layer; ++layer)
+        for (std::size_t i = 0; i < rows.size(); ++i)
+            if (config_.layers[layer].window > 0 &&
+                !rows[i].kv->has_window_rows(rows[i].position / kv_page_tokens))
+                std::ranges::fill(
+                    out.subspan(((layer - first_layer) * rows.size() + i) * row_bytes, row_bytes),
+                    std::byte{0});
 }
 
 // The rows are those of a part, which fit into one copy.
 Status GpuSpans::write(std::span<const SequenceRow> rows, std::uint32_t first_layer,
                        std::uint32_t end_layer, ByteView kv) {
-    list_rows(rows);
-    decoder_->write_kv_rows(step_rows_, pages_, first_layer, end_layer, kv);
+    decoder_->write_kv_rows(list_rows(rows), first_layer, end_layer, kv);
     return {};
 }
 

@@ -72,7 +72,9 @@ class GpuSpans : private SpanKvStore {
                  std::uint32_t end_layer, ByteView kv) override;
     Status read_some(std::span<const SequenceRow> rows, std::uint32_t first_layer,
                      std::uint32_t end_layer, const std::function<void(ByteView kv)>& take);
-    void list_rows(std::span<const SequenceRow> rows);
+    void clear_unseen(std::span<const SequenceRow> rows, std::uint32_t first_layer,
+                      std::uint32_t end_layer, std::span<std::byte> out) const;
+    DecoderBatch list_rows(std::span<const SequenceRow> rows);
     Status read_residual(std::size_t part);
     Result<std::optional<SpanSteps::Layers>> end_span(std::size_t part, std::uint32_t layer,
                                                       std::span<const std::uint32_t> index,
@@ -91,7 +93,7 @@ class GpuSpans : private SpanKvStore {
     std::uint32_t entered_ = 0;
     // the rows of a copy of keys and values, and their page tables
     std::vector<StepRow> step_rows_;
-    std::vector<std::uint32_t> pages_;
+    std::vector<std::uint32_t> pages_, window_pages_;
 };
 
 }  // namespace moex

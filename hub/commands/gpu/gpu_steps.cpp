@@ -40,6 +40,7 @@ class VulkanSteps : public GpuSteps {
         kv_dtype_ = options_.kv_dtype;
         MOEX_TRY(open_device());
         num_pages_ = decoder_->num_pages();
+        window_slots_ = decoder_->num_window_slots();
         kv_bytes_ = decoder_->kv_bytes();
         weight_bytes_ = decoder_->weight_bytes();
         options_.progress = {};
@@ -70,16 +71,18 @@ class VulkanSteps : public GpuSteps {
     }
     KvPageMover page_mover() override {
         if (cores_ != nullptr) return {};
-        return {.copy =
-                    [this](std::uint32_t from, std::uint32_t to) {
-                        if (decoder_) decoder_->copy_page(from, to);
-                    },
-                .read = [this](std::uint32_t page,
-                               std::span<std::byte> rows) { return read_page(page, rows); },
-                .write = [this](std::uint32_t page, ByteView rows) -> Status {
-                    if (!decoder_) return Error{ErrorCode::device_lost, "no GPU came back"};
-                    return decoder_->write_page(page, rows);
-                }};
+        using Part = KvPageMover::Part;
+        return {
+            .num_window_slots = window_slots_,
+            .copy =
+                [this](Part from, Part to) {
+                    if (decoder_) decoder_->copy_page(from.number, to.number, from.is_window);
+                },
+            .read = [this](Part part, std::span<std::byte> rows) { return read_page(part, rows); },
+            .write = [this](Part part, ByteView rows) -> Status {
+                if (!decoder_) return Error{ErrorCode::device_lost, "no GPU came back"};
+                return decoder_->write_page(part.number, rows, part.is_window);
+            }};
     }
     void recycle(StepResult&& result) override {
         if (cores_ != nullptr) return cores_->recycle(std::move(result));
@@ -199,6 +202,7 @@ class VulkanSteps : public GpuSteps {
         const KvKind kv_kind = kv_kind_of(kv_dtype_);
         const std::uint64_t page_layer_bytes = DecoderMemory::kv_page_bytes(model, kv_kind),
                             page_bytes = page_layer_bytes * num_kv_layers(model),
+                            slot_bytes = page_layer_bytes * num_window_layers(model),
                             binding_bytes = std::min(adapter.max_binding_bytes,
                                                      adapter.max_buffer_bytes);
         const std::uint64_t bindable = binding_bytes / page_layer_bytes;
@@ -212,6 +216,7 @@ class VulkanSteps : public GpuSteps {
                                   .kv_kind = kv_kind};
         const auto needs_with = [&](std::uint64_t pages) {
             decoder.pages = static_cast<std::uint32_t>(pages);
+            decoder.window_slots = slots_with(pages, model);
             return DecoderMemory::needs_of(model, GpuDecoder::sizes_of(adapter, model, decoder));
         };
         std::uint64_t pages = num_pages_;  // the engine relies on the pages of the first device
@@ -219,7 +224,7 @@ class VulkanSteps : public GpuSteps {
                             kv_max = options.kv_bytes_max - std::min(states, options.kv_bytes_max);
         if (pages == 0 && options.kv_bytes_max > 0)
             pages = std::min({pages_of(config_.context_tokens) * options.sequences_max, bindable,
-                              kv_max / page_bytes});
+                              pages_within(kv_max, page_bytes, slot_bytes, model)});
         else if (pages == 0)
             pages = default_pages(bindable, there, needs_with);
         if (pages == 0)
@@ -282,6 +287,38 @@ class VulkanSteps : public GpuSteps {
         slots.copies_max = static_cast<std::uint32_t>(
             std::min<std::uint64_t>(slots.copies_max, bindable > others ? bindable - others : 0));
         return slots;
+    }
+
+    static std::uint64_t num_window_layers(const DecoderModel& model) {
+        std::uint64_t count = 0;
+        for (std::uint32_t layer = 0; layer < model.num_layers; ++layer)
+            count += !model.is_delta(layer) && model.window(layer) > 0;
+        return count;
+    }
+
+    // Returns the number of slots for pages of layers with a window, beside `pages` pages. Each of
+    // `sequences_max` sequences has the pages that a window sees and those of a step; as many
+    // again, but not more than half of the pages, keep windows for texts that begin alike. 0: no
+    // layer has a window, or slots would save nothing.
+    std::uint32_t slots_with(std::uint64_t pages, const DecoderModel& model) const {
+        if (window_slots_ > 0) return window_slots_;  // the engine relies on them
+        std::uint32_t window = 0;
+        for (std::uint32_t layer = 0; layer < model.num_layers; ++layer)
+            if (!model.is_delta(layer)) window = std::max(window, model.window(layer));
+        if (window == 0) return 0;
+        const std::uint64_t seen = pages_of(window + options_.step_rows_max) + 1,
+                            least = seen * options_.sequences_max,
+                            wanted = std::min(2 * least, std::max(least, pages / 2));
+        return wanted < pages ? static_cast<std::uint32_t>(wanted) : 0;
+    }
+
+    // Returns the number of pages that fit into `bytes`, with their slots.
+    std::uint64_t pages_within(std::uint64_t bytes, std::uint64_t page_bytes,
+                               std::uint64_t slot_bytes, const DecoderModel& model) const {
+        const std::uint64_t whole = bytes / page_bytes, most = std::uint64_t{1} << 32,
+                            slots = slots_with(most, model), first_bytes = page_bytes - slot_bytes;
+        if (slots == 0 || slots * page_bytes >= bytes) return whole;
+        return first_bytes == 0 ? most : (bytes - slots * slot_bytes) / first_bytes;
     }
 
     static std::uint64_t pages_of(std::uint32_t tokens) {
@@ -355,7 +392,7 @@ class VulkanSteps : public GpuSteps {
         TimePoint layer_began{};  // for the trace
         std::vector<StepRow> rows;
         std::vector<SequenceRow> sequence_rows;  // `rows` in the form that the predictor reads
-        std::vector<std::uint32_t> pages;
+        std::vector<std::uint32_t> pages, window_pages;
         std::vector<DeltaRun> runs;  // of a model with recurrent states
         std::vector<float> x, y, expert_weights;
         std::vector<std::uint16_t> expert_ids;
@@ -398,6 +435,7 @@ class VulkanSteps : public GpuSteps {
     void start(Part& part, const PlannedStep& step, std::uint32_t first, std::uint32_t count) {
         part.rows.assign(step.rows.begin() + first, step.rows.begin() + first + count);
         part.pages.clear();
+        part.window_pages.clear();
         part.sequence_rows.clear();
         DecoderBatch batch;
         for (std::uint32_t i = 0; i < count; ++i) {
@@ -411,10 +449,12 @@ class VulkanSteps : public GpuSteps {
             part.rows[i].first_page = static_cast<std::uint32_t>(part.pages.size());
             const auto table = sequence->kv->pages();
             part.pages.insert(part.pages.end(), table.begin(), table.end());
+            if (window_slots_ > 0) sequence->kv->list_window_slots(part.window_pages);
         }
         if (slots_.sequences_max > 0) set_runs(part, step, first);
         batch.rows = part.rows;
         batch.pages = part.pages;
+        batch.window_pages = part.window_pages;
         batch.runs = part.runs;
         const auto num_rows = static_cast<std::uint32_t>(step.rows.size());
         const std::uint32_t first_logit = std::max(first, num_rows - step.num_logits);
@@ -630,16 +670,17 @@ class VulkanSteps : public GpuSteps {
     }
 
     // Copies a page of keys and values out of the GPU's memory, and waits for it.
-    Status read_page(std::uint32_t page, std::span<std::byte> rows) {
+    Status read_page(KvPageMover::Part part, std::span<std::byte> rows) {
         if (slots_.sequences_max > 0)
             return Error{ErrorCode::unsupported, "pages have no recurrent states"};
         if (!decoder_) return Error{ErrorCode::device_lost, "no GPU came back"};
         bool finished = false;
         Status was_read;
-        decoder_->read_page(page, rows, [&](Status status) {
+        const auto done = [&](Status status) {
             finished = true;
             was_read = std::move(status);
-        });
+        };
+        decoder_->read_page(part.number, rows, done, part.is_window);
         loop_.run_until(finished, device_.get());
         return was_read;
     }
@@ -710,8 +751,9 @@ class VulkanSteps : public GpuSteps {
     ThreadPool& threads_;
     GpuStepsOptions options_;
     ExpertForesight* foresight_ = nullptr;
-    std::uint32_t num_pages_ = 0;  // KV pages of the first device, and of every later one
-    StateSlotSizes slots_;         // likewise
+    // KV pages of the first device, and of every later one; and slots of layers with a window
+    std::uint32_t num_pages_ = 0, window_slots_ = 0;
+    StateSlotSizes slots_;  // likewise
     std::uint64_t kv_bytes_ = 0, weight_bytes_ = 0;
     gpu::PostedLoop loop_;
     std::unique_ptr<gpu::Device> device_;

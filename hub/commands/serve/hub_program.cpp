@@ -388,6 +388,7 @@ KeptPagesParts HubProgram::kept_pages_parts() const {
     return {.model = model_,
             .engine = engine_options_,
             .on_gpu = gpu_ != nullptr,
+            .has_whole_pages = gpu_ && gpu_->page_mover().num_window_slots == 0,
             .registry = *registry_};
 }
 

@@ -134,9 +134,8 @@ Result<std::unique_ptr<DiskPages>> open_kept_pages(const ServeSettings& settings
     options.folder = kept_pages_folder(state_directory);
     options.key = *key;
     options.source = source_of_pages(settings, parts);
-    // A device keeps pages whole.
     for (const LayerPlan& plan : parts.model.package->config().layers)
-        if (!parts.on_gpu && plan.window > 0) {
+        if (!parts.has_whole_pages && plan.window > 0) {
             ++options.num_window_layers;
             options.window = std::max(options.window, plan.window);
         }

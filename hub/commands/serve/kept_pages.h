@@ -26,7 +26,8 @@ struct KeptPagesParts {
     const LoadedModel& model;
     const EngineOptions& engine;
     bool on_gpu = false;
-    Registry& registry;  // outlives the result
+    bool has_whole_pages = false;  // the GPU keeps rows of layers with a window with the others
+    Registry& registry;            // outlives the result
 };
 
 // Returns what determines the bits of the keys and values that this hub computes.

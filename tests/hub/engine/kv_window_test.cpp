@@ -161,6 +161,140 @@ TEST(KvWindowTest, MemoryOfALongTextIsThatOfTheFormula) {
     }
 }
 
+// A device that stores the rows of layer 0 in pages, and those of layer 1, which has a window, in
+// slots.
+struct SlotDevice {
+    SlotDevice(std::uint32_t num_pages, std::uint32_t num_slots, std::uint32_t page_tokens)
+        : pages(num_pages, std::vector<float>(page_tokens)),
+          slots(num_slots, std::vector<float>(page_tokens)) {}
+
+    std::vector<float>& part(KvPageMover::Part one) {
+        return (one.is_window ? slots : pages).at(one.number);
+    }
+    KvPageMover mover() {
+        using Part = KvPageMover::Part;
+        return {.num_window_slots = static_cast<std::uint32_t>(slots.size()),
+                .copy = [this](Part from, Part to) { part(to) = part(from); },
+                .read = [](Part, std::span<std::byte>) { return Status{}; },
+                .write = [](Part, ByteView) { return Status{}; }};
+    }
+    std::vector<std::vector<float>> pages, slots;
+};
+
+// A text whose rows a device stores.
+struct DeviceTalk {
+    DeviceTalk(KvCache& cache, SlotDevice& with) : kv(cache), device(with) {}
+    KvCache::Sequence kv;
+    SlotDevice& device;
+    std::vector<TokenId> tokens;
+
+    float& row(std::uint32_t layer, std::uint32_t position) {
+        const std::uint32_t index = position / kv.page_tokens();
+        std::vector<std::uint32_t> slots;
+        kv.list_window_slots(slots);
+        return device
+            .part(layer == 0 ? KvPageMover::Part{kv.pages()[index]}
+                             : KvPageMover::Part{slots.at(index), true})
+            .at(position % kv.page_tokens());
+    }
+    bool compute() {
+        kv.adopt(tokens);
+        const std::uint32_t first = kv.num_tokens(),
+                            end = static_cast<std::uint32_t>(tokens.size());
+        if (!kv.reserve(end)) return false;
+        for (std::uint32_t p = first; p < end; ++p)
+            for (std::uint32_t layer = 0; layer < 2; ++layer)
+                row(layer, p) = value_of(std::span(tokens).first(p + 1), layer);
+        kv.commit(end - first);
+        return true;
+    }
+    void publish() {
+        kv.publish(std::span(tokens).first(kv.num_tokens()),
+                   std::vector<std::vector<std::uint64_t>>(tokens.size() + 1));
+    }
+    // Returns true if every row that the next token sees has the value of its tokens.
+    bool is_whole(std::uint32_t window) {
+        const std::uint32_t end = kv.num_tokens(), seen = end + 1 > window ? end + 1 - window : 0;
+        for (std::uint32_t p = 0; p < end; ++p)
+            for (std::uint32_t layer = 0; layer < 2; ++layer)
+                if ((layer == 0 || p >= seen) &&
+                    row(layer, p) != value_of(std::span(tokens).first(p + 1), layer))
+                    return false;
+        return true;
+    }
+};
+
+TEST(KvWindowTest, SlotsOfADeviceHaveWhatWindowsSeeUnderAnyHistory) {
+    EXPECT_TRUE(rc::check([] {
+        const std::uint32_t page_tokens = *rc::gen::inRange(1, 5), num_pages = 20,
+                            window = *rc::gen::inRange(1, 12), num_slots = *rc::gen::inRange(4, 15);
+        SlotDevice device(num_pages, num_slots, page_tokens);
+        KvCache cache(
+            window_config(window),
+            {.page_tokens = page_tokens, .num_pages = num_pages, .mover = device.mover()});
+        {
+            std::vector<std::unique_ptr<DeviceTalk>> talks;
+            for (int i = 0; i < 3; ++i)
+                talks.push_back(std::make_unique<DeviceTalk>(cache, device));
+            const int num_operations = *rc::gen::inRange(1, 60);
+            for (int operation = 0; operation < num_operations; ++operation) {
+                std::unique_ptr<DeviceTalk>& talk = talks[*rc::gen::inRange(0, 3)];
+                switch (*rc::gen::inRange(0, 6)) {
+                    case 0:
+                    case 1: {
+                        for (int more = *rc::gen::inRange(1, 8); more > 0; --more)
+                            talk->tokens.push_back(*rc::gen::inRange(0, 2));
+                        if (!talk->compute()) talk->tokens.resize(talk->kv.num_tokens());
+                        break;
+                    }
+                    case 2: talk->publish(); break;
+                    case 3: talk->kv.forget_unseen(); break;
+                    case 4:
+                        talk->kv.roll_back(
+                            *rc::gen::inRange<std::uint32_t>(0, talk->kv.num_tokens() + 1));
+                        talk->tokens.resize(talk->kv.num_tokens());
+                        break;
+                    case 5: {
+                        auto next = std::make_unique<DeviceTalk>(cache, device);
+                        next->tokens = talks[*rc::gen::inRange(0, 3)]->tokens;
+                        next->tokens.resize(next->tokens.size() / 2);
+                        if (!next->compute()) next->tokens.resize(next->kv.num_tokens());
+                        talk = std::move(next);
+                        break;
+                    }
+                }
+                for (const auto& one : talks) RC_ASSERT(one->is_whole(window));
+                RC_ASSERT(cache.used_bytes() <= cache.bytes_max());
+            }
+        }
+        // No page and no slot is lost.
+        RC_ASSERT(cache.pages_free() == num_pages);
+        KvCache::Sequence last(cache);
+        RC_ASSERT(last.reserve(num_slots * page_tokens));
+        RC_ASSERT(!last.reserve((num_slots + 1) * page_tokens));
+    }));
+}
+
+// 250 pages and the slots of one window suffice for 2,000 tokens.
+TEST(KvWindowTest, LongTextNeedsTheSlotsOfOneWindow) {
+    constexpr std::uint32_t window = 32, page_tokens = 8, rows = 16, slots = 7;
+    SlotDevice device(250, slots, page_tokens);
+    KvCache cache(window_config(window),
+                  {.page_tokens = page_tokens, .num_pages = 250, .mover = device.mover()});
+    EXPECT_EQ(cache.tokens_max(rows), 2'000u);
+    EXPECT_EQ(cache.bytes_max(), (250 + slots) * cache.page_bytes() / 2);
+    EXPECT_TRUE(cache.has_room(2'000, 0, rows, 0));
+    EXPECT_FALSE(cache.has_room(2'001, 0, rows, 0));
+    EXPECT_FALSE(cache.has_room(100, 0, rows, 1)) << "no slot for another sequence";
+    KvCache::Sequence kv(cache);
+    for (std::uint32_t at = 0; at < 2'000; at += rows) {
+        ASSERT_TRUE(kv.reserve(at + rows)) << at;
+        kv.commit(rows);
+        kv.forget_unseen();
+    }
+    EXPECT_EQ(cache.pages_free(), 0u);
+}
+
 class GptOssEngineTest : public testing::Test {
   protected:
     GptOssEngineTest() {
