@@ -9,7 +9,7 @@ import { after, before, test } from "node:test";
 
 import { ask } from "./support/chat_page.mjs";
 import {
-  answerTo, deviceSettled, greedy, lastAnswer, max_tokens, openChat, set, takeWay,
+  answerTo, deviceSettled, force, greedy, lastAnswer, max_tokens, openForced, set,
 } from "./support/device_page.mjs";
 import { Hub, build } from "./support/hub.mjs";
 import { launch } from "./support/tab.mjs";
@@ -21,28 +21,12 @@ after(async () => { await browser?.close(); });
 const long_question = `${"The old lighthouse keeper walked along the garden wall and looked at the sea. ".repeat(30)}
 What did he see?`;
 
-// Opens a page that answers at the place `globalThis.forced_place`, if there is one. On a software GPU the hub is
-// always faster, so that the page itself would never choose a hand-off.
-async function openForced(context, hub) {
-  await takeWay(context, "tab");      // a context does not see the requests of a SharedWorker
-  await context.addInitScript(() => {
-    const post = MessagePort.prototype.postMessage;
-    MessagePort.prototype.postMessage = function posted(message, ...rest) {
-      const wish = message.payload?.wish, place = globalThis.forced_place;
-      if (wish && place) Object.assign(wish, { place, sends: "f16" });
-      return post.call(this, message, ...rest);
-    };
-  });
-  return openChat(context, hub);
-}
 // Takes a picture of the moment `name` and returns what the page says of the place where words go.
 async function pictured(page, name) {
   mkdirSync(join(build, "pictures"), { recursive: true });
   await page.screenshot({ path: join(build, "pictures", `either-${name}.png`) });
   return page.locator("#pool-text").textContent();
 }
-const force = (page, place) => page.evaluate((name) => { globalThis.forced_place = name; }, place);
-
 test("the hub reads a long question, and this device answers with the hub's words", async (t) => {
   const hub = await Hub.start(["--backend", "local", "--arithmetic", "exact"]);
   t.after(() => hub.remove());

@@ -8,8 +8,8 @@ import { after, before, test } from "node:test";
 
 import { ask } from "./support/chat_page.mjs";
 import {
-  answerTo, chooseDevice, deviceOf, deviceSettled, few_tokens, greedy, lastAnswer, max_tokens, openChat, prompt, set,
-  takeWay,
+  answerTo, chooseDevice, deviceOf, deviceSettled, few_tokens, force, greedy, lastAnswer, max_tokens, openChat,
+  openForced, prompt, set, takeWay,
 } from "./support/device_page.mjs";
 import { Hub, build, chat } from "./support/hub.mjs";
 import { launch } from "./support/tab.mjs";
@@ -58,7 +58,9 @@ test("a first load asks for consent, names the processor, and gives the hub's wo
   assert.equal(answer.content, expected.text);
   assert.deepEqual([answer.facts.place, answer.facts.tokens], ["device", max_tokens]);
   t.diagnostic(`${answer.facts.tokens_per_s.toFixed(1)} tokens/s`);
-  assert.equal(asked.filter((path) => path.endsWith(".wasm")).join(), "/wasm/moex-processor.wasm");
+  // The service worker keeps the page, too, and no program that this browser does not need.
+  const programs = new Set(asked.filter((path) => path.endsWith(".wasm")));
+  assert.deepEqual([...programs], ["/wasm/moex-processor.wasm"]);
   assert.ok(!asked.includes("/v1/chat/completions"), "the hub was not asked");
   assert.deepEqual(page.errors, []);
 });
@@ -125,6 +127,29 @@ test("where it is faster, the hub answers until its speed is known", async (t) =
   await chooseDevice(page);
   await set(page, { place: "either", max_tokens: String(few_tokens) });
   assert.equal((await answerTo(page, prompt)).facts.place, "hub");
+  assert.deepEqual(page.errors, []);
+});
+
+test("the hub reads a long question, and the processor answers from the hub's pages", async (t) => {
+  const context = await browser.newContext();
+  t.after(() => context.close());
+  const page = await openForced(context, hub);
+  await chooseDevice(page);
+  await set(page, { place: "either", max_tokens: String(max_tokens) });
+  const long = `${"The old lighthouse keeper walked along the garden wall and looked at the sea. ".repeat(24)}
+What did he see?`;
+  const expected = await greedy(hub, long);
+  await force(page, "handed");
+  const answer = await answerTo(page, long);
+  assert.equal(answer.facts.place, "handed");
+  assert.ok(answer.facts.cached_tokens >= 256, JSON.stringify(answer.facts));
+  assert.equal(answer.content, expected.text);
+
+  // Back at the hub, this device sends what it holds.
+  await force(page, "hub");
+  await ask(page, "And then?");
+  await page.waitForFunction(() => document.querySelectorAll(".message.assistant").length === 2);
+  assert.equal((await lastAnswer(page)).facts.place, "hub");
   assert.deepEqual(page.errors, []);
 });
 

@@ -18,6 +18,22 @@ export async function openChat(context, hub) {
   return page;
 }
 
+// Opens a page that answers at the place `globalThis.forced_place`, if there is one. Without a real
+// GPU the hub is always faster, so that the page itself would never choose a hand-off.
+export async function openForced(context, hub) {
+  await takeWay(context, "tab");      // a context does not see the requests of a SharedWorker
+  await context.addInitScript(() => {
+    const post = MessagePort.prototype.postMessage;
+    MessagePort.prototype.postMessage = function posted(message, ...rest) {
+      const wish = message.payload?.wish, place = globalThis.forced_place;
+      if (wish && place) Object.assign(wish, { place, sends: "f16" });
+      return post.call(this, message, ...rest);
+    };
+  });
+  return openChat(context, hub);
+}
+export const force = (page, place) => page.evaluate((name) => { globalThis.forced_place = name; }, place);
+
 export async function set(page, fields) {
   await page.locator("#open-settings").click();
   for (const [name, value] of Object.entries(fields)) {
