@@ -6,6 +6,7 @@ import {
 } from "./admin/words.js";
 import { getJson, postJson } from "./api.js";
 import { button, confirmIn, copyText, element, make } from "./dom.js";
+import { FleetTable } from "./fleet.js";
 import { listenForForget } from "./forget.js";
 import { compact, ms, span } from "./format.js";
 import { speakIn } from "./language.js";
@@ -128,6 +129,8 @@ function drawWorkers(workers) {
   drawRows("workers", workers.map((worker) => rowOf(worker_columns, worker)));
 }
 
+const fleet_table = new FleetTable(element("fleet"), element("fleet-head"), element("fleet-hubs"));
+
 function drawBans(bans) {
   element("bans-box").hidden = bans.length === 0;
   drawRows("bans", bans.map((ban) => {
@@ -167,6 +170,7 @@ function drawStatus(status) {
   const { running, waiting } = status.engine;
   element("summary").textContent = say("summary", status.model.name, span(status.uptime_s), active, running, waiting);
   drawWorkers(status.workers);
+  fleet_table.draw(status.fleet);
 }
 
 function draw() {

@@ -5,7 +5,7 @@ import { copyText, element, make } from "./dom.js";
 import { listenForForget } from "./forget.js";
 import { bytes, compact, ms, number, span, whole } from "./format.js";
 import { speakIn } from "./language.js";
-import { fleet_columns, fleetRows } from "./status/fleet.js";
+import { FleetTable } from "./fleet.js";
 import { drawLayer, heatWords, holderKind, tellsTiers, tierKind, tierSentence } from "./status/heat.js";
 import { hostWords } from "./status/host.js";
 import { sayHistoryAnew, showHistory } from "./status/history.js";
@@ -155,25 +155,7 @@ function drawWorkers(workers) {
 
 // ---- the hubs of the fleet
 
-let fleet_drawn = "";
-function drawFleet(fleet) {
-  const hubs = fleetRows(fleet);
-  element("fleet").hidden = hubs.length === 0;
-  const told = JSON.stringify(hubs);
-  if (told === fleet_drawn) return;
-  fleet_drawn = told;
-  const heads = fleet_columns.map((name) => say(`column_${name}`));
-  element("fleet-head").replaceChildren(...heads.map((head) => make("th", "", head)));
-  element("fleet-hubs").replaceChildren(...hubs.map(({ kind, cells }) => {
-    const row = make("tr");
-    row.append(...cells.map((words, i) => {
-      const cell = make("td", "", i === 1 ? "" : words, { "data-name": heads[i] });
-      if (i === 1) cell.append(make("span", `pill ${kind}`, words));
-      return cell;
-    }));
-    return row;
-  }));
-}
+const fleet_table = new FleetTable(element("fleet"), element("fleet-head"), element("fleet-hubs"));
 
 // ---- the map of holders: it is drawn again when its data, its width or its colours change
 
@@ -333,7 +315,7 @@ function draw(status) {
   element("on-demand").hidden = element("on-demand").textContent === "";
   drawCharts();
   drawWorkers(status.workers);
-  drawFleet(status.fleet);
+  fleet_table.draw(status.fleet);
   drawHeat(status);
   drawJoin(status.join_url);
   element("foot").textContent = footWords(status);
@@ -411,7 +393,6 @@ async function refresh() {
 // Draws all texts of the page again after the user has chosen another language.
 function drawAnew() {
   drawHead();
-  fleet_drawn = "";
   for (const { row, told } of rows.values()) {
     told.length = 0;
     columns.forEach(([name], i) => row.children[i].setAttribute("data-name", say(`column_${name}`)));

@@ -5,7 +5,7 @@ import { test } from "node:test";
 import { csvOf, shareOfBound, us } from "../../static/js/bench/words.js";
 import { fine } from "../../static/js/format.js";
 import { roundWords } from "../../static/js/join/words.js";
-import { fleet_columns, fleetRows } from "../../static/js/status/fleet.js";
+import { fleet_columns, fleetRows } from "../../static/js/fleet.js";
 import { onDemandWords, tierWords } from "../../static/js/status/on_demand.js";
 import { layersWords, spanWords } from "../../static/js/status/spans.js";
 import { splitWords } from "../../static/js/status/split.js";
@@ -167,13 +167,19 @@ test("LayersWaitForTheirFilesOnly", async () => {
 
 test("HubsOfAFleetAreListedWithTheirStates", () => {
   const hub = { hub: "0a1b2c3d", is_this: true, lives: true, lease_ms: 8000, address: "https://a.example", model: "m",
-    same_package: true, version: "0.1.0", streams: 1200, workers: 3 };
+    same_package: true, version: "0.1.0", streams: 1200, workers: 3, units: 96, units_missing: 0, units_thin: 0 };
   const [here, other, gone] = fleetRows([hub, { ...hub, hub: "11111111", is_this: false, same_package: false },
     { ...hub, hub: "22222222", is_this: false, lives: false, lease_ms: -61_400 }]);
-  assert.deepEqual(here.cells, ["0a1b2c3d (this one)", "serves", "0.1.0", "1,200", "3", "https://a.example"]);
+  assert.deepEqual(here.cells, ["0a1b2c3d (this one)", "serves", "8 s", "0.1.0", "1,200", "3", "lacks none",
+    "https://a.example"]);
   assert.equal(here.cells.length, fleet_columns.length);
   assert.deepEqual([here.kind, other.kind, gone.kind], ["good", "warn", "bad"]);
   assert.equal(other.cells[1], "serves m");
-  assert.equal(gone.cells[1], "gone for 61 s");
+  assert.deepEqual(gone.cells.slice(1, 3), ["gone for 61 s", "ended"]);
+  const unitsOf = (more) => fleetRows([{ ...hub, ...more }])[0].cells[fleet_columns.indexOf("hub_units")];
+  assert.equal(unitsOf({ units_missing: 12, units_thin: 1 }), "lacks 12 of 96, 1 with too few copies");
+  assert.equal(unitsOf({ units_thin: 96 }), "96 with too few copies");
+  assert.equal(unitsOf({ units: 0 }), "–", "it computes alone");
+  assert.equal(unitsOf({ units: undefined, units_missing: undefined, units_thin: undefined }), "–", "an older hub");
   assert.deepEqual(fleetRows(undefined), [], "a hub that is alone");
 });

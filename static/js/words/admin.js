@@ -1,6 +1,7 @@
 // Texts of the admin page. The descriptions of the settings are in words/settings.js.
 import { count } from "../format.js";
 import { sayFrom } from "../language.js";
+import { table as fleet_table } from "./fleet.js";
 
 export const table = {
   en: {
@@ -46,6 +47,8 @@ export const table = {
     settings: "Settings in force",
     only_given: "Only settings that were changed",
     cancel: "Cancel",
+
+    ...fleet_table.en,
 
     column_name: "Name",
     column_state: "State",
@@ -172,6 +175,8 @@ export const table = {
     settings: "Geltende Einstellungen",
     only_given: "Nur, was gewählt wurde",
     cancel: "Abbrechen",
+
+    ...fleet_table.de,
 
     column_name: "Name",
     column_state: "Zustand",

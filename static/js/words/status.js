@@ -1,6 +1,7 @@
 // Texts of the status page.
 import { count, number, whole } from "../format.js";
 import { sayFrom } from "../language.js";
+import { table as fleet_table } from "./fleet.js";
 
 export const table = {
   en: {
@@ -64,17 +65,7 @@ export const table = {
     tier_memory: "in memory",
     tier_disk: "on disk",
 
-    fleet: "Hubs of this fleet",
-    hub_here: (id) => `${id} (this one)`,
-    hub_lives: "serves",
-    hub_other_model: (model) => `serves ${model}`,
-    hub_gone: (seconds) => `gone for ${whole.format(seconds)} s`,
-    column_hub: "Hub",
-    column_hub_state: "State",
-    column_hub_version: "Version",
-    column_hub_streams: "Answers",
-    column_hub_workers: "Contributors",
-    column_hub_address: "Address",
+    ...fleet_table.en,
 
     column_name: "Name",
     column_state: "State",
@@ -252,17 +243,7 @@ export const table = {
     tier_memory: "im Speicher",
     tier_disk: "auf der Platte",
 
-    fleet: "Hubs dieser Flotte",
-    hub_here: (id) => `${id} (dieser)`,
-    hub_lives: "bedient",
-    hub_other_model: (model) => `bedient ${model}`,
-    hub_gone: (seconds) => `seit ${whole.format(seconds)} s weg`,
-    column_hub: "Hub",
-    column_hub_state: "Zustand",
-    column_hub_version: "Version",
-    column_hub_streams: "Antworten",
-    column_hub_workers: "Helfer",
-    column_hub_address: "Adresse",
+    ...fleet_table.de,
 
     column_name: "Name",
     column_state: "Zustand",
