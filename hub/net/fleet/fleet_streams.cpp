@@ -68,8 +68,9 @@ class FleetStreams::Passage : public std::enable_shared_from_this<Passage> {
         if (!responder_) return;
         if (!streams_) {
             body_ += bytes;
-            if (body_.size() > answer_bytes_max) line_->close();
-            return;
+            if (body_.size() <= answer_bytes_max) return;
+            line_->close();  // which ends without an event
+            return on_end(ClientLine::End::cut);
         }
         for (const std::string& block : blocks_.feed(bytes)) {
             ReadEvent event = read_event(block);

@@ -33,7 +33,8 @@ class OtherHub {
                   std::string request;
                   asio::read_until(socket, asio::dynamic_buffer(request), "\r\n\r\n");
                   requests_.push_back(request.substr(0, request.find('\r')));
-                  if (!answer.empty()) asio::write(socket, asio::buffer(answer));
+                  NetError broken;
+                  if (!answer.empty()) asio::write(socket, asio::buffer(answer), broken);
               }
               close_port();
           }) {}
@@ -70,6 +71,11 @@ struct Outcome {
         said += what;
         changed.notify_all();
     }
+    void say_at_last(const std::string& what) {
+        const std::lock_guard lock(mutex);
+        if (said.empty()) said = what;
+        changed.notify_all();
+    }
     std::string wait() {
         std::unique_lock lock(mutex);
         changed.wait_for(lock, 60s, [&] { return !said.empty(); });
@@ -80,6 +86,8 @@ struct Outcome {
 class Client : public HttpResponder {
   public:
     explicit Client(Outcome& outcome) : outcome_(outcome) {}
+    // Without an answer the connection breaks.
+    ~Client() override { outcome_.say_at_last("broken"); }
     void respond(HttpResponse response) override {
         outcome_.say(text(response.status, ' ', response.body));
     }
@@ -132,6 +140,13 @@ TEST_F(FleetStreamsTest, AHubThatDropsOneConnectionKeepsItsStream) {
     EXPECT_EQ(hub.requests(), std::vector<std::string>(2, "GET /v1/streams/id HTTP/1.1"));
 }
 
+TEST_F(FleetStreamsTest, AnAnswerWithoutEndBreaksTheConnection) {
+    constexpr std::size_t length = 17u << 20;
+    OtherHub hub({text("HTTP/1.1 200 OK\r\nContent-Length: ", length, "\r\n\r\n") +
+                  std::string(length, 'x')});
+    EXPECT_EQ(pass_on_to(hub), "broken");
+}
+
 TEST_F(FleetStreamsTest, AHubThatDropsTwoConnectionsLosesItsStream) {
     OtherHub hub({"", ""});
     EXPECT_EQ(pass_on_to(hub), "taken over");
@@ -159,7 +174,7 @@ TEST_F(FleetStreamsTest, AnAnswerThatIsCutIsNotAskedForAgain) {
         streams.pass_on(hub.address(), request, client, [&] { outcome.say("taken over"); });
     }
     test::wait_until([&] { return gone.expired(); });
-    EXPECT_EQ(outcome.said, "");
+    EXPECT_EQ(outcome.said, "broken");
     EXPECT_EQ(hub.requests().size(), 1u);
 }
 
