@@ -26,6 +26,7 @@
 #include "hub/net/health/host_state.h"
 #include "hub/net/health/metrics.h"
 #include "hub/net/http/asio.h"
+#include "hub/net/http/byte_budget.h"
 #include "hub/net/server_options.h"
 #include "hub/registry/registry.h"
 
@@ -79,24 +80,6 @@ class LiveConnections {
     std::map<std::uint64_t, Live> live_;
     std::unordered_map<std::string, std::size_t> by_peer_;
     std::uint64_t last_id_ = 0;
-};
-
-// Limits the bytes that all connections together may hold of one resource. Thread-safe.
-class ByteBudget {
-  public:
-    explicit ByteBudget(std::uint64_t bytes_max) : bytes_max_(bytes_max) {}
-    // Reserves `bytes` bytes. Returns false, and reserves nothing, if the limit would be exceeded.
-    bool take(std::uint64_t bytes) {
-        if (held_.fetch_add(bytes) + bytes <= bytes_max_) return true;
-        held_ -= bytes;
-        return false;
-    }
-    void give(std::uint64_t bytes) { held_ -= bytes; }
-    std::uint64_t held() const { return held_; }
-
-  private:
-    const std::uint64_t bytes_max_;
-    std::atomic<std::uint64_t> held_{0};
 };
 
 // The options that the operator may change while the hub runs. The struct is replaced as a whole: a

@@ -1,9 +1,11 @@
 // Two hubs that share a PostgreSQL: keys, bans, use and the join token hold at both, a hub that is killed loses no more
 // than its last second, and a store that is away stops no answer.
 import assert from 'node:assert/strict';
+import { connect } from 'node:net';
 import { test } from 'node:test';
 import { adminKeyOf, command, health, hubsOf, makeKey, until, usage, usageFrom } from './fleet_process.mjs';
 import { inFolder, postJson, runHub, startHub } from './hub_process.mjs';
+import { startFront } from './front_process.mjs';
 import { postgresIsInstalled, startPostgres } from './postgres.mjs';
 import { endless, readStream } from './streams.mjs';
 
@@ -211,3 +213,47 @@ test('a password in the address of the store is refused by name', async () => {
   assert.match(run.stderr, /--store.*password.*PGPASSFILE/);
   assert.ok(!run.stderr.includes('secret'));
 });
+
+// A front looks at no key, so that no client needs one here. It has 64 MiB for bodies, and each client sends all of its
+// body but the last byte.
+async function fillFront(folder) {
+  const key = `${folder}/fleet.key`;
+  assert.equal((await runHub(['fleet', 'key', key])).code, 0);
+  const front = await startFront(['--fleet-key', key, '--hub', 'http://127.0.0.1:9']);
+  const { hostname, port } = new URL(front.url), sockets = [];
+  const head = (bytes) => `POST /v1/completions HTTP/1.1\r\nHost: ${hostname}:${port}\r\n`
+    + `Content-Type: application/json\r\nContent-Length: ${bytes}\r\n\r\n`;
+  // Resolves to the status of the answer; `sent` resolves once the system has taken the body.
+  const open = (body, bytes = body.length) => {
+    const socket = connect(Number(port), hostname);
+    sockets.push(socket);
+    const answered = new Promise((resolve) => {
+      socket.on('error', () => resolve(0)).on('close', () => resolve(0));
+      socket.once('data', (data) => resolve(Number(data.toString('latin1').split(' ')[1])));
+    });
+    const sent = new Promise((resolve) => { socket.write(head(bytes) + body, resolve); });
+    return { socket, sent, answered };
+  };
+  try {
+    const half = 1 << 19;
+    const deep = open(`{"prompt":${'['.repeat(half - 8)}${']'.repeat(half - 8)}}`);
+    await deep.sent;
+    const held = Array.from({ length: 70 }, () => open('x'.repeat(999_999), 1_000_000));
+    const refused = await Promise.race(held.map(async ({ answered }) => answered));
+    assert.equal(refused, 503);
+    for (const { socket } of held) socket.destroy();
+    // Once they are gone, their memory is free: a request is read whole again, and waits for a hub.
+    await until(async () => {
+      const next = open('x'.repeat(999_999), 1_000_000);
+      await next.sent;
+      const status = await Promise.race([next.answered, new Promise((resolve) => { setTimeout(resolve, 200); })]);
+      next.socket.destroy();
+      return status === undefined;
+    });
+    assert.equal(await Promise.race([front.ended, 'runs']), 'runs');
+  } finally {
+    for (const socket of sockets) socket.destroy();
+    await front.kill();
+  }
+}
+test('clients fill neither the memory nor the stack of a front', { timeout: 100_000 }, () => inFolder(fillFront));

@@ -18,11 +18,25 @@ FrontConnection::FrontConnection(FrontContext& front, ClientLine::Strand strand,
       transport_(std::move(transport)),
       peer_address_(std::move(peer_address)),
       gate_(front.gate),
-      timer_(strand_) {
+      timer_(strand_),
+      unread_timer_(strand_) {
     ++front_.connections;
 }
 
-FrontConnection::~FrontConnection() { --front_.connections; }
+FrontConnection::~FrontConnection() {
+    release_body();
+    --front_.connections;
+}
+
+bool FrontConnection::hold_body() {
+    const std::uint64_t size = gate_.request().body.size();
+    if (size <= body_bytes_held_) return true;
+    if (!front_.body_bytes.take(size - body_bytes_held_)) return false;
+    body_bytes_held_ = size;
+    return true;
+}
+
+void FrontConnection::release_body() { front_.body_bytes.give(std::exchange(body_bytes_held_, 0)); }
 
 void FrontConnection::start() {
     asio::dispatch(strand_, [self = shared_from_this()] {
@@ -47,6 +61,7 @@ void FrontConnection::read() {
 void FrontConnection::on_read(NetError error, std::size_t size) {
     if (error) return close();
     in_.append(buffer_.data(), size);
+    if (closes_) in_.clear();  // what a refused client still sends
     if (exchange_ && in_.size() > read_ahead_bytes_max) return close();
     process();
     read();
@@ -61,6 +76,12 @@ void FrontConnection::process() {
             const GateRefusal& refusal = gate_.refusal();
             closes_ = true;
             return answer(refusal.status, refusal.code, refusal.message);
+        }
+        if ((gate == Gate::body || gate == Gate::done) && !hold_body()) {
+            closes_ = true;
+            release_body();
+            return answer(503, "bodies_in_flight",
+                          "the front holds as many request bodies as it has memory for; try again");
         }
         if (gate == Gate::body && gate_.take_expects_continue())
             send("HTTP/1.1 100 Continue\r\n\r\n");
@@ -118,6 +139,10 @@ void FrontConnection::send(std::string bytes) {
 void FrontConnection::write() {
     if (writing_ || closed_ || outbox_.empty()) return;
     writing_ = true;
+    unread_timer_.expires_after(front_.unread_within);
+    unread_timer_.async_wait([self = shared_from_this()](NetError error) {
+        if (!error) self->close();
+    });
     transport_->write({asio::buffer(outbox_.front())}, [self = shared_from_this()](NetError error) {
         self->writing_ = false;
         if (!self->closed_) self->on_written(error);
@@ -125,6 +150,7 @@ void FrontConnection::write() {
 }
 
 void FrontConnection::on_written(NetError error) {
+    unread_timer_.cancel();
     if (error) return close();
     outbox_bytes_ -= outbox_.front().size();
     outbox_.pop_front();
@@ -141,6 +167,7 @@ void FrontConnection::on_written(NetError error) {
 void FrontConnection::on_answer_end(bool keep_alive) {
     asio::post(strand_, [self = shared_from_this(), keep_alive] {
         self->exchange_.reset();
+        self->release_body();
         if (self->closed_) return;
         self->closes_ = !keep_alive;
         self->wait_at_most(idle_within);
@@ -152,8 +179,10 @@ void FrontConnection::on_answer_end(bool keep_alive) {
 void FrontConnection::close() {
     if (std::exchange(closed_, true)) return;
     timer_.cancel();
+    unread_timer_.cancel();
     transport_->close();
     if (exchange_) std::exchange(exchange_, nullptr)->abandon();
+    release_body();
 }
 
 void FrontConnection::wait_at_most(Duration duration) {

@@ -22,6 +22,9 @@ class FrontConnection : public std::enable_shared_from_this<FrontConnection> {
     void read();
     void on_read(NetError error, std::size_t size);
     void process();
+    // Counts the bytes of the request's body. Returns false if the front holds too many.
+    bool hold_body();
+    void release_body();
     void handle(GatedRequest request);
     void answer(unsigned status, std::string_view code, std::string_view message);
     void send(std::string bytes);
@@ -36,12 +39,13 @@ class FrontConnection : public std::enable_shared_from_this<FrontConnection> {
     std::unique_ptr<Transport> transport_;
     const std::string peer_address_;
     RequestGate gate_;
-    asio::steady_timer timer_;
+    asio::steady_timer timer_, unread_timer_;
     std::array<char, 16384> buffer_;
     std::string in_;
     std::shared_ptr<FrontExchange> exchange_;  // null: no request runs
     std::deque<std::string> outbox_;
     std::size_t outbox_bytes_ = 0;
+    std::uint64_t body_bytes_held_ = 0;
     bool writing_ = false, closes_ = false, closed_ = false;
 };
 

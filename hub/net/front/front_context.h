@@ -7,6 +7,7 @@
 #include "hub/net/access/access.h"
 #include "hub/net/front/hub_list.h"
 #include "hub/net/http/asio.h"
+#include "hub/net/http/byte_budget.h"
 #include "hub/net/http/request_gate.h"
 #include "hub/registry/fleet_key.h"
 
@@ -23,6 +24,11 @@ struct FrontContext {
     GateLimits gate;
     asio::io_context io;
     std::size_t connections_max = 0;
+    // Of requests: a front keeps them until they are answered, since it may ask another hub. It
+    // looks at no key, so that any client can fill this.
+    ByteBudget body_bytes{64u << 20};
+    // A client that reads nothing of an answer for this long is closed.
+    Duration unread_within = std::chrono::seconds(60);
     std::atomic<std::size_t> connections{0};
     std::atomic<std::uint64_t> requests{0};  // that run
     std::atomic<std::uint64_t> followed{0};  // streams that went on at another hub

@@ -6,8 +6,6 @@ namespace moex::net {
 namespace {
 
 constexpr Duration connect_within = std::chrono::seconds(3);
-// A hub pings a stream every 15 s, and an answer that takes longer is announced.
-constexpr Duration silent_max = std::chrono::seconds(60);
 
 }  // namespace
 
@@ -48,11 +46,12 @@ std::string HubAddress::authority() const {
 std::string HubAddress::url() const { return text(secure ? "https://" : "http://", authority()); }
 
 ClientLine::ClientLine(Strand strand, HubAddress address, std::shared_ptr<ssl::context> tls,
-                       Events events)
+                       Events events, Duration silent_max)
     : strand_(std::move(strand)),
       address_(std::move(address)),
       tls_(std::move(tls)),
       events_(std::move(events)),
+      silent_max_(silent_max),
       resolver_(strand_),
       timer_(strand_) {}
 
@@ -103,7 +102,7 @@ void ClientLine::on_connected() {
     transport_->handshake([self = shared_from_this()](NetError error) {
         if (self->over_) return;
         if (error) return self->finish(End::cut);
-        self->wait_at_most(silent_max);
+        self->wait_at_most(self->silent_max_);
         self->transport_->write({asio::buffer(self->out_)}, [self](NetError failure) {
             if (!self->over_ && failure) self->finish(End::cut);
         });
@@ -129,7 +128,7 @@ void ClientLine::read() {
 void ClientLine::on_read(NetError error, std::size_t size) {
     using State = ReplyReader::State;
     if (error) return finish(reader_.end() == State::whole ? End::whole : End::cut);
-    wait_at_most(silent_max);
+    wait_at_most(silent_max_);
     std::string body;
     const State state = reader_.feed({buffer_.data(), size}, body);
     if (state == State::wrong) return finish(End::cut);
@@ -159,6 +158,8 @@ void ClientLine::wait_at_most(Duration duration) {
     timer_.expires_after(duration);
     timer_.async_wait([self = shared_from_this()](NetError error) {
         if (error || self->over_) return;
+        // The hub is not asked for more while the client reads slowly.
+        if (self->paused_) return self->wait_at_most(self->silent_max_);
         self->finish(self->transport_ ? End::silent : End::unreachable);
     });
 }

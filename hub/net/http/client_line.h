@@ -46,8 +46,12 @@ class ClientLine : public std::enable_shared_from_this<ClientLine> {
         std::function<void(End)> on_end;  // once, last; not after close()
     };
     using Strand = asio::strand<asio::io_context::executor_type>;
-    // `tls` is used for https addresses, and verifies the hub's name.
-    ClientLine(Strand strand, HubAddress address, std::shared_ptr<ssl::context> tls, Events events);
+    // A hub pings a stream every 15 s, and an answer that takes longer is announced.
+    static constexpr Duration silence = std::chrono::seconds(60);
+    // `tls` is used for https addresses, and verifies the hub's name. `silent_max`: how long
+    // nothing may arrive, unless the line is paused.
+    ClientLine(Strand strand, HubAddress address, std::shared_ptr<ssl::context> tls, Events events,
+               Duration silent_max = silence);
     void start(const ClientRequest& request);
     void pause() { paused_ = true; }  // reads no more until resume()
     void resume();
@@ -65,6 +69,7 @@ class ClientLine : public std::enable_shared_from_this<ClientLine> {
     const HubAddress address_;
     const std::shared_ptr<ssl::context> tls_;
     Events events_;
+    const Duration silent_max_;
     tcp::resolver resolver_;
     std::optional<tcp::socket> connecting_;
     std::unique_ptr<Transport> transport_;

@@ -1,5 +1,6 @@
 // Tests what becomes of a request for a stream of another hub, when the connection to that hub ends
-// without an answer. A hub of the test takes connections, and ends or answers them as it is told.
+// without an answer, and of a front's client that reads nothing. A hub of the test takes
+// connections, and ends or answers them as it is told.
 #include "hub/net/fleet/fleet_streams.h"
 
 #include <gtest/gtest.h>
@@ -9,6 +10,7 @@
 #include <condition_variable>
 #include <filesystem>
 
+#include "hub/net/front/front_connection.h"
 #include "protocol/text.h"
 #include "tests/support/must.h"
 #include "tests/support/wait_until.h"
@@ -176,6 +178,42 @@ TEST_F(FleetStreamsTest, AnAnswerThatIsCutIsNotAskedForAgain) {
     test::wait_until([&] { return gone.expired(); });
     EXPECT_EQ(outcome.said, "broken");
     EXPECT_EQ(hub.requests().size(), 1u);
+}
+
+// A front waits for a client that reads slowly, and so the hub waits for the front; it does not
+// wait for ever.
+TEST(FrontConnectionTest, AClientThatReadsNothingIsClosed) {
+    std::string events;
+    for (int i = 0; i < 64'000; ++i) events += "data: " + std::string(1000, 'x') + "\n\n";
+    OtherHub hub({text("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: ",
+                       events.size(), "\r\n\r\n") +
+                  events});
+    FrontContext front(FleetKey({}), {});
+    front.unread_within = 100ms;
+    front.hubs.set({{HubAddress::parse(hub.address()).value()}});
+    tcp::acceptor acceptor(front.io, tcp::endpoint(asio::ip::address_v4::loopback(), 0));
+    const auto strand = asio::make_strand(front.io);
+    std::weak_ptr<FrontConnection> connection;
+    acceptor.async_accept(strand, [&](NetError, tcp::socket taken) {
+        const auto made = std::make_shared<FrontConnection>(
+            front, strand, make_plain_transport(std::move(taken)), "127.0.0.1");
+        made->start();
+        connection = made;
+    });
+
+    asio::io_context outside;
+    tcp::socket client(outside);
+    client.connect(acceptor.local_endpoint());
+    asio::write(client, asio::buffer(std::string("GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n")));
+    const auto work = asio::make_work_guard(front.io);
+    const TimePoint until = now_steady() + 30s;
+    bool was_there = false;
+    while (now_steady() < until && !(was_there && connection.expired())) {
+        front.io.run_one_for(10ms);
+        was_there = was_there || !connection.expired();
+    }
+    EXPECT_TRUE(was_there);
+    EXPECT_TRUE(connection.expired());
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// The rules of fronts and fleets without sockets: answers of hubs, events, proofs, and the choice
-// of a hub.
+// The rules of fronts and fleets, nearly all without sockets: answers of hubs, events, proofs, and
+// the choice of a hub.
 #include <gtest/gtest.h>
 
 #include "hub/api/hub_stops.h"
@@ -7,6 +7,7 @@
 #include "hub/net/fleet/fleet_proof.h"
 #include "hub/net/front/hub_list.h"
 #include "hub/net/front/stop_event.h"
+#include "hub/net/http/client_line.h"
 #include "hub/net/http/event_blocks.h"
 #include "hub/net/http/reply_reader.h"
 #include "tests/support/must.h"
@@ -320,6 +321,46 @@ TEST_F(HubListTest, DeadAvoidedAndFailedHubsAreLeftOut) {
     EXPECT_NE(pick(), "none") << "if all have failed, one is tried again";
     now_ += std::chrono::seconds(1);
     EXPECT_NE(pick({"http://c:80"}), "none");
+}
+
+// A client that reads slowly makes the front read slowly. The hub is not silent for that reason.
+TEST(ClientLineTest, APausedLineDoesNotEnd) {
+    asio::io_context io;
+    const auto strand = asio::make_strand(io);
+    tcp::acceptor acceptor(io, tcp::endpoint(asio::ip::address_v4::loopback(), 0));
+    std::optional<tcp::socket> hub;
+    const auto send = [&](std::string_view words) { asio::write(*hub, asio::buffer(words)); };
+    acceptor.async_accept([&](NetError, tcp::socket taken) {
+        hub.emplace(std::move(taken));
+        send("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhello");
+    });
+
+    constexpr Duration silent_max = std::chrono::milliseconds(20);
+    std::shared_ptr<ClientLine> line;
+    std::string body;
+    std::optional<ClientLine::End> ended;
+    asio::steady_timer timer(io);
+    line = std::make_shared<ClientLine>(
+        strand,
+        HubAddress::parse(text("http://127.0.0.1:", acceptor.local_endpoint().port())).value(),
+        nullptr,
+        ClientLine::Events{.on_head =
+                               [&](const ReplyHead&) {
+                                   line->pause();
+                                   timer.expires_after(5 * silent_max);
+                                   timer.async_wait([&](NetError) {
+                                       EXPECT_FALSE(ended);
+                                       send(" sea");
+                                       asio::post(strand, [&] { line->resume(); });
+                                   });
+                               },
+                           .on_body = [&](std::string_view bytes) { body += bytes; },
+                           .on_end = [&](ClientLine::End end) { ended = end; }},
+        silent_max);
+    asio::post(strand, [&] { line->start({.method = "GET", .target = "/"}); });
+    io.run_for(std::chrono::seconds(30));
+    EXPECT_EQ(body, "hello sea");
+    EXPECT_EQ(ended, ClientLine::End::whole);
 }
 
 }  // namespace
