@@ -162,22 +162,24 @@ test("a hub on a GPU sends layers away, and a killed holder fails no answer", { 
   assert.equal((await hub.status()).spans.lies, before.lies);
 });
 
-for (const on of [[], onGpu]) test(`a hub with experts of its own layers takes one trip a token ${on.join(" ")}`,
-  { timeout: 300_000 }, async (t) => {
-  const alone = await Hub.start([...exact, ...on, "--backend", "local"]);
-  t.after(() => alone.remove());
-  const { text } = await chat(alone, request);
+for (const on of [[], onGpu])
+  test(["a hub with experts of its own layers takes one trip a token", ...on].join(" "), { timeout: 300_000 },
+    async (t) => {
+      const alone = await Hub.start([...exact, ...on, "--backend", "local"]);
+      t.after(() => alone.remove());
+      const { text } = await chat(alone, request);
 
-  const hub = await Hub.start([...exact, ...on, "--own-layers", "3", "--local-fallback", "off", "--spans", "auto"]);
-  t.after(() => hub.remove());
-  await start(t, await farFrom(t, hub), ["--budget-mb", "64"]);
-  const { coverage, spans } = await asked(hub, "a span", (status) => first(status).some(isUsed));
-  assert.equal(coverage.units, 5 * 16, "a worker is asked for no expert of the layers 0, 1 and 7");
-  assert.deepEqual(spans.held.map(({ first_layer, end_layer }) => [first_layer, end_layer]), [[2, 7]]);
+      const hub = await Hub.start(
+        [...exact, ...on, "--own-layers", "3", "--local-fallback", "off", "--spans", "auto"]);
+      t.after(() => hub.remove());
+      await start(t, await farFrom(t, hub), ["--budget-mb", "64"]);
+      const { coverage, spans } = await asked(hub, "a span", (status) => first(status).some(isUsed));
+      assert.equal(coverage.units, 5 * 16, "a worker is asked for no expert of the layers 0, 1 and 7");
+      assert.deepEqual(spans.held.map(({ first_layer, end_layer }) => [first_layer, end_layer]), [[2, 7]]);
 
-  assert.equal((await chat(hub, request)).text, text);
-  assert.ok((await hub.status()).spans.trips > spans.trips);
-});
+      assert.equal((await chat(hub, request)).text, text);
+      assert.ok((await hub.status()).spans.trips > spans.trips);
+    });
 
 test("--deterministic has no spans and says so", { timeout: 300_000 }, async (t) => {
   const hub = await Hub.start(["--deterministic", "--spans", "auto"]);

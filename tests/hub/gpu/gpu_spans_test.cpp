@@ -182,6 +182,41 @@ TEST_P(GpuSpansTest, GpuGoesOnWithoutTheAnswer) {
     EXPECT_GE(spans.trips_, 12u * parts().size());
 }
 
+// The first worker answers no step. In the midst of the pass a standby gets the same rows, and the
+// keys and values before them from the GPU's pages where it lacks some.
+TEST_P(GpuSpansTest, StandbyAnswersInTheSameStep) {
+    struct First : LocalSpans {
+        First(const SpannedModel& model, LocalSpans& standby)
+            : LocalSpans(model, whole()),
+              standby_(standby) {}
+        std::unique_ptr<SpanRound> submit_again(const PlannedSpan& span, const SpanBatch& batch,
+                                                std::span<const float> x) override {
+            standby_.plan(batch);
+            return standby_.submit(span, batch.sequences, x);
+        }
+        LocalSpans& standby_;
+    };
+    LocalSpans alone(model_, whole());
+    const std::vector<float> wanted = logits(&alone, text_, 8);
+    for (const std::uint32_t number : {1u, 3u}) {
+        LocalSpans standby(model_, whole());
+        First first(model_, standby);
+        KvCache cache(config(), pages());
+        KvCache::Sequence kv(cache);
+        for (std::size_t i = 0; i < text_.size(); i += 8) {
+            first.fails_ = i >= 16;
+            const auto mine = step(&first, kv, std::span(text_).subspan(i, 8), number);
+            const auto same = std::span(wanted).subspan(i * config().vocab_size, mine.size());
+            // Keys and values that were u8 codes in between differ in their last bits.
+            if (GetParam().kv_dtype != KvDtype::int8 || i < 16) expect_same_bits(mine, same);
+        }
+        EXPECT_EQ(standby.brought_, 16u);
+        EXPECT_EQ(standby.trips_, 3 * number);
+        first.ended(kv.id());
+        standby.ended(kv.id());
+    }
+}
+
 TEST_P(GpuSpansTest, CheckComparesAndUsesNothing) {
     LocalSpans spans(model_, parts());
     spans.use_ = SpanUse::check;
