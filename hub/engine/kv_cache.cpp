@@ -126,8 +126,12 @@ bool KvCache::has_room(std::uint32_t num_tokens, std::uint32_t shared, std::uint
     const std::uint64_t missing = room_for(num_tokens, rows_max) - room_for(shared, rows_max);
     if (missing + pages_kept > pages_free()) return false;
     if (!has_slots()) return true;
-    const std::uint64_t seen = std::min(pages_for(num_tokens), pages_for(window_ + rows_max) + 1);
-    return seen + pages_kept <= window_slots_free();
+    // The shared tokens have the slots of the pages that their windows see.
+    const std::uint32_t seen = std::min(pages_for(num_tokens), pages_for(window_ + rows_max) + 1),
+                        unseen = shared < window_ ? 0
+                                                  : (shared + 1 - window_) / options_.page_tokens,
+                        held = std::min(seen, pages_for(shared) - unseen);
+    return std::uint64_t{seen} - held + pages_kept <= window_slots_free();
 }
 
 std::uint64_t KvCache::bytes_max() const {

@@ -286,6 +286,15 @@ TEST(KvWindowTest, LongTextNeedsTheSlotsOfOneWindow) {
     EXPECT_TRUE(cache.has_room(2'000, 0, rows, 0));
     EXPECT_FALSE(cache.has_room(2'001, 0, rows, 0));
     EXPECT_FALSE(cache.has_room(100, 0, rows, 1)) << "no slot for another sequence";
+    {
+        // A text whose begin was taken over has the slots of its windows already.
+        KvCache::Sequence begun(cache);
+        ASSERT_TRUE(begun.reserve(40));
+        begun.commit(40);
+        begun.forget_unseen();
+        EXPECT_TRUE(cache.has_room(2'000, 40, rows, 0));
+        EXPECT_FALSE(cache.has_room(2'000, 40, rows, 1));
+    }
     KvCache::Sequence kv(cache);
     for (std::uint32_t at = 0; at < 2'000; at += rows) {
         ASSERT_TRUE(kv.reserve(at + rows)) << at;

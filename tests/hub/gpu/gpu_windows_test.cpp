@@ -150,6 +150,22 @@ TEST_P(GpuWindowsTest, AnswersAreThoseOfWholePages) {
     EXPECT_EQ(answers, write(*whole, requests));
 }
 
+// Four pages with two slots, the least for one sequence: texts wait for each other, and a text
+// whose begin was taken over does not wait for the slots that it has.
+TEST_P(GpuWindowsTest, FewestSlotsSufficeForOneText) {
+    const std::uint64_t page_bytes = slotted()->kv_bytes() / (2 * num_pages + 8) * 2;
+    const auto steps = open(1, 4 * page_bytes);
+    ASSERT_EQ(steps->kv_pages().num_pages, 4u);
+    ASSERT_EQ(steps->page_mover().num_window_slots, 2u);
+    std::vector<GenerationRequest> requests;
+    for (const std::size_t length : {200, 400, 300}) {
+        auto ids = test::random_tokens(400, 256, 8);
+        ids.resize(length);
+        requests.push_back(greedy(ids, 12));
+    }
+    EXPECT_EQ(write(*steps, requests), write(*slotted(), requests));
+}
+
 // The next device has as many slots. The cores after it have the bytes of the first device.
 TEST_P(GpuWindowsTest, LostGpuChangesNoText) {
     if (GetParam() == KvDtype::int8) return;  // the cores have other codes
