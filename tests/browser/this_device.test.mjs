@@ -6,7 +6,7 @@ import { after, before, test } from "node:test";
 
 import { ask } from "./support/chat_page.mjs";
 import {
-  answerTo, chooseDevice, deviceSettled, few_tokens, greedy, lastAnswer, loadIfAsked, max_tokens, openChat, prompt, set,
+  answerTo, chooseDevice, deviceSettled, few_tokens, greedy, lastAnswer, max_tokens, openChat, prompt, set,
 } from "./support/device_page.mjs";
 import { Hub, chat } from "./support/hub.mjs";
 import { launch } from "./support/tab.mjs";
@@ -165,16 +165,4 @@ test("a GPU lost during an answer gives the same words", async (t) => {
   assert.equal(answer.end.words, "");
   assert.equal(answer.content, text);
   assert.deepEqual(page.errors, []);
-});
-
-test("a browser without WebGPU says so", async (t) => {
-  const hub = await Hub.start(["--backend", "local", "--hub-dtype", "int8"]);
-  t.after(() => hub.remove());
-  const blind = await launch([], { webgpu: false });
-  t.after(() => blind.close());
-  const page = await openChat(await blind.newContext(), hub);
-  await page.locator("#open-settings").click();
-  await page.locator("#place").selectOption("device");
-  await loadIfAsked(page);
-  assert.match(await deviceSettled(page), /WebGPU/);
 });
