@@ -124,11 +124,10 @@ Status read_window(Part& hub, Part& worker, std::span<const TokenId> tokens, con
         const Seen &mine = hub.watcher->seen, &theirs = worker.watcher->seen;
         residuals[rows].push_back(
             span_residual({.hidden_size = config.hidden_size,
-                           .kv_size = std::size_t{config.num_kv_heads} * config.head_dim,
                            .num_rows = rows,
-                           .row_values = std::vector<std::size_t>(
-                               options.end - options.first,
-                               std::size_t{2} * config.num_kv_heads * config.head_dim)},
+                           .row_parts = {options.end - options.first,
+                                         {std::size_t{config.num_kv_heads} * config.head_dim,
+                                          std::size_t{config.num_kv_heads} * config.head_dim}}},
                           mine.before, {mine.x, mine.kv}, {theirs.x, theirs.kv}));
     }
     return {};

@@ -11,13 +11,21 @@ constexpr std::uint64_t measuring_id = ~std::uint64_t{0};
 
 }  // namespace
 
+std::uint32_t SpanDecoder::rows_of_a_frame(const DecoderModel& model) {
+    std::uint64_t row_bytes = sizeof(float) * model.hidden_size;
+    for (std::uint32_t layer = 0; layer < model.num_layers; ++layer)
+        row_bytes += DecoderMemory::span_kv_layer_bytes(model, layer, 1);
+    return static_cast<std::uint32_t>((frame_bytes_max - 4096) / row_bytes);
+}
+
 SpanDecoder::SpanDecoder(std::unique_ptr<GpuDecoder> decoder, std::uint32_t context_tokens,
                          std::uint32_t sequences_max)
     : decoder_(std::move(decoder)),
       pages_(decoder_->num_pages(), kv_page_tokens,
              std::min(context_tokens, decoder_->context_tokens())),
       states_(sequences_max),
-      rows_max_(std::min(decoder_->rows_max(), span_rows_max)),
+      rows_max_(std::min({decoder_->rows_max(), span_rows_max,
+                          rows_of_a_frame(decoder_->model())})),
       sequences_max_(sequences_max) {
     const DecoderModel& model = decoder_->model();
     for (std::uint32_t layer = 0; layer < model.num_layers; ++layer)

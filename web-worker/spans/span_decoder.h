@@ -23,6 +23,9 @@ class SpanDecoder {
     SpanDecoder(std::unique_ptr<GpuDecoder> decoder, std::uint32_t context_tokens,
                 std::uint32_t sequences_max);
 
+    // Returns how many rows the frame of an answer has room for.
+    static std::uint32_t rows_of_a_frame(const DecoderModel& model);
+
     std::uint32_t num_layers() const { return decoder_->model().num_layers; }
     std::uint32_t num_pages() const { return decoder_->num_pages(); }
     // Returns the limit of sequences; 0: the pages are the only limit.

@@ -196,7 +196,8 @@ class SpanWorker : public SpanHost {
     void load() {
         const DecoderModel model = weights_->model(wanted_->context_tokens);
         GpuDecoderOptions options{.rows_max = step_rows, .kv_kind = KvKind::f16};
-        if (!choose_room(model, options)) return refuse();
+        if (SpanDecoder::rows_of_a_frame(model) == 0 || !choose_room(model, options))
+            return refuse();
         const DecoderSizes sizes = GpuDecoder::sizes_of(context_.device.adapter(), model, options);
         const std::uint64_t needed = DecoderMemory::needs_of(model, sizes).all();
         if (needed > context_.bytes_max) return refuse();

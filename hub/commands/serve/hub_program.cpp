@@ -520,7 +520,10 @@ void HubProgram::join_rooms() {
             for (std::uint32_t layer = 0; layer < config.num_layers; ++layer)
                 swarm_options.spans.layer_is_delta.push_back(!config.has_keys(layer));
             const RecurrentShape shape = RecurrentShape::of(config);
-            swarm_options.spans.delta_row_values = shape.kept_values();
+            const std::size_t keys = std::size_t{shape.delta.key_heads} * shape.delta.key_dim,
+                              heads = shape.delta.value_heads,
+                              values = heads * shape.delta.value_dim;
+            swarm_options.spans.delta_row_parts = {keys, keys, values, heads, heads};
             swarm_options.spans.state_floats = shape.snapshot_floats_of_layer();
         }
         swarm_options.spans.context_tokens = std::min(config.context_tokens, 32768u);

@@ -56,12 +56,17 @@ std::uint32_t SwarmSpans::layers_that_fit(const Room& room, std::uint32_t first)
                                          span_kv_bytes(1, 1, options_.spans.kv_size),
                         state_layer_bytes = states_min * 3 * sizeof(float) *
                                             options_.spans.state_floats;
-    std::uint64_t bytes = 0, kv_bytes = 0;
+    std::uint64_t bytes = 0, kv_bytes = 0, state_bytes = 0;
     std::uint32_t count = 0;
     while (count < room.layers_max && is_spannable(first + count)) {
         bytes += layer_bytes(first + count);
         kv_bytes += options_.spans.is_delta(first + count) ? state_layer_bytes : kv_layer_bytes;
-        if (bytes > room.bytes || kv_bytes > room.kv_bytes) break;
+        state_bytes += options_.spans.is_delta(first + count)
+                           ? sizeof(float) * options_.spans.state_floats
+                           : 0;
+        if (bytes > room.bytes || kv_bytes > room.kv_bytes ||
+            state_bytes > options_.spans.state_bytes_at_once)
+            break;
         ++count;
     }
     return count;
@@ -222,7 +227,8 @@ void SwarmSpans::on_leave(WorkerId worker) {
 void SwarmSpans::send(EventContext& context, std::uint32_t span, std::uint32_t step, Bytes frame) {
     const auto held = held_.find(span);
     Worker* const worker = held == held_.end() ? nullptr : pool_.find(held->second.worker);
-    if (worker == nullptr || held->second.steps.size() >= steps_max) {
+    const bool is_stuck = worker != nullptr && held->second.steps.size() >= steps_max;
+    if (worker == nullptr || (step != 0 && is_stuck)) {
         if (step != 0)
             board_->answer(step, context.now,
                            Error{ErrorCode::unavailable, "no worker holds the span any more"});

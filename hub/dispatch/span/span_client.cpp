@@ -35,8 +35,12 @@ struct SpanClient::Span {
     bool is_silent = false;     // the newest step was not answered
     bool is_disputed = false;   // it differed from the span that is used; the hub has not judged it
     bool is_recurrent = false;  // some of its layers have a gated delta rule
-    // It got a state, and has answered no step since.
+    // It got a state before the step `state_step`, and has answered none from there on.
     bool gets_state = false;
+    std::uint32_t state_step = 0;
+    // Its time is to be measured by a step that waits behind no state.
+    bool wants_sample = false;
+    std::uint32_t refused_in_a_row = 0;  // steps that it lacked tokens for
     TimePoint suspended_until{}, probe_at{};
     Duration suspended_for = suspended_min, probe_every{};
 };
@@ -50,6 +54,7 @@ struct SpanClient::Sent {
     std::vector<SpanSequence> sequences;
     TimePoint at{};
     Duration expected{};
+    bool is_behind_state = false;  // the answer waits until a state has arrived
 };
 
 // A round of a check: its answer is compared with the hub's own, or with that of the span `used`.
@@ -188,12 +193,36 @@ bool SpanClient::has_states(const Span& span, std::span<const SpanSequence> sequ
            });
 }
 
+// Returns the bytes of the recurrent states that the worker lacks.
+std::uint64_t SpanClient::state_bytes(const Span& span,
+                                      std::span<const SpanSequence> sequences) const {
+    const auto lacking = std::count_if(
+        sequences.begin(), sequences.end(),
+        [&](const SpanSequence& one) { return !span.sequences.has_state(one.id, one.num_before); });
+    return static_cast<std::uint64_t>(lacking) * sizeof(float) * options_.state_floats *
+           options_.num_delta(span.span.first_layer, span.span.end_layer);
+}
+
+// Returns true if as many checks of a worker are in flight as may be.
+bool SpanClient::has_many_checks(const Span& span) const {
+    std::uint64_t count = 0, bytes = 0;
+    for (const Check& check : checks_) {
+        if (check.sent.span != span.span.id) continue;
+        ++count;
+        bytes += check.kv.size() + (check.x.size() + check.x_before.size()) * sizeof(float);
+    }
+    return count >= options_.checks_at_once || bytes >= options_.check_bytes_at_once;
+}
+
 // Sends the recurrent states that the worker lacks, all at once: with the next step they are
 // others. Returns false if this hub does not have them.
 bool SpanClient::bring_states(Span& span, const SpanBatch& batch) {
     if (has_states(span, batch.sequences)) return true;
-    if (!batch.read_state) return false;
     const std::uint32_t num_layers = options_.num_delta(span.span.first_layer, span.span.end_layer);
+    // One set of states is under way at a time.
+    if (!batch.read_state || span.gets_state ||
+        state_bytes(span, batch.sequences) > options_.state_bytes_at_once)
+        return false;
     for (std::size_t i = 0; i < batch.sequences.size(); ++i) {
         const SpanSequence& one = batch.sequences[i];
         if (span.sequences.has_state(one.id, one.num_before)) continue;
@@ -212,7 +241,8 @@ bool SpanClient::bring_states(Span& span, const SpanBatch& batch) {
         }
         span.sequences.set(one.id, one.num_before);
         span.sequences.keep_states_from(one.id, one.num_before);
-        span.gets_state = true;
+        span.gets_state = span.wants_sample = true;
+        span.state_step = last_step_ + 1;
         const std::lock_guard lock(shown_mutex_);
         ++counters_.states;
         counters_.kv_bytes += frame_bytes;
@@ -234,9 +264,10 @@ SpanUse SpanClient::use_of(Span& span, const SpanBatch& batch) {
     if (is_worth) span.probe_every = {};
     // A state takes long to arrive. Until the worker answers a step behind it, it computes copies
     // of the steps, so that its state stays that of the text and nobody waits.
-    const bool catches_up = span.is_recurrent && span.gets_state && span.checking;
-    if (span.is_recurrent && (catches_up || (is_worth && !has_states(span, batch.sequences)))) {
-        if (!bring(span, batch, options_.kv_bytes_at_once)) return SpanUse::here;
+    if (span.is_recurrent &&
+        (span.gets_state || (is_worth && !has_states(span, batch.sequences)))) {
+        if (has_many_checks(span) || !bring(span, batch, options_.kv_bytes_at_once))
+            return SpanUse::here;
         span.checking = true;
         return SpanUse::check;
     }
@@ -246,7 +277,10 @@ SpanUse SpanClient::use_of(Span& span, const SpanBatch& batch) {
     // Check the worker, or measure it again. One with recurrent states is checked at every step as
     // long as a check is under way, so that its state stays that of the text.
     const bool keeps_up = span.is_recurrent && has_states(span, batch.sequences);
-    if ((span.checking && !keeps_up) || (is_measured && !is_worth && now < span.probe_at))
+    const bool measures = keeps_up && span.wants_sample;
+    if ((span.checking && !keeps_up) ||
+        (is_measured && !is_worth && !measures && now < span.probe_at) ||
+        (span.is_recurrent && has_many_checks(span)))
         return SpanUse::here;
     if (!bring(span, batch, options_.kv_bytes_at_once)) return SpanUse::here;
     span.checking = true;
@@ -277,6 +311,8 @@ void SpanClient::stand_by(Span& span, const SpanBatch& batch, const PlannedSpan&
     // A standby with recurrent states computes copies of steps until it has a record. It gets no
     // state beside: the hub's own is that of the text, and continues if the first one leaves.
     const bool keeps_up = span.is_recurrent && has_states(span, batch.sequences);
+    if (span.is_recurrent && ((span.trust.is_proven() && !keeps_up) || has_many_checks(span)))
+        return;
     const bool is_beside_hub = first.use == SpanUse::check,
                is_beside_used = first.use == SpanUse::away && !span.trust.is_proven() &&
                                 !span.is_disputed,
@@ -414,6 +450,7 @@ SpanClient::Sent SpanClient::send(Span& span, std::span<const SpanSequence> sequ
     }
     for (const SpanSequence& one : sequences)
         span.sequences.set(one.id, one.num_before + one.num_rows);
+    sent.is_behind_state = span.gets_state;
     sent.expected = span.away.expected(sent.num_rows).value_or(options_.late_max);
     const std::lock_guard lock(shown_mutex_);
     counters_.step_bytes += step_bytes;
@@ -431,6 +468,8 @@ void SpanClient::suspend(std::uint32_t id) {
     Span* const span = find(id);
     if (span == nullptr) return;
     span->is_silent = true;
+    span->gets_state = false;
+    if (options_.now() < span->suspended_until) return;  // another round of the same silence
     span->suspended_until = options_.now() + span->suspended_for;
     span->suspended_for = std::min(2 * span->suspended_for, suspended_max);
     span->trust.on_failure();
@@ -458,11 +497,23 @@ void SpanClient::dispute(Span& standby, std::uint32_t used) {
     ++counters_.disputes;
 }
 
-// The holder has answered a step of `num_rows` rows.
-void SpanClient::answered(Span& span, std::uint32_t num_rows, Duration took) {
-    span.gets_state = false;
-    span.away.record(num_rows, took);
+// The holder has answered a round.
+void SpanClient::answered(Span& span, const Sent& sent, Duration took) {
+    if (span.gets_state && sent.steps.front() >= span.state_step) span.gets_state = false;
+    if (!sent.is_behind_state) {
+        span.away.record(sent.num_rows, took);
+        span.wants_sample = false;
+    }
     span.is_silent = false;
+    span.refused_in_a_row = 0;
+    span.suspended_for = suspended_min;
+}
+
+// The holder may have got none of a round's rows.
+void SpanClient::doubt(const Sent& sent) {
+    if (Span* const span = find(sent.span))
+        for (const SpanSequence& one : sent.sequences)
+            span->sequences.doubt(one.id, one.num_before);
 }
 
 void SpanClient::lie(Span& span, std::string_view why) {
@@ -483,10 +534,15 @@ Result<SpanResult> SpanClient::joined(const Sent& sent, std::vector<SpanAnswer> 
         const SpanAnswer& one = answers[i];
         if (one.verdict != SpanVerdict::done) {
             // The worker lacks tokens or room: what it knows is not what was assumed.
-            if (Span* const span = find(sent.span))
+            Span* const span = find(sent.span);
+            if (span != nullptr) {
                 for (const SpanSequence& sequence : sent.sequences)
-                    span->sequences.set(sequence.id, 0);
-            if (one.verdict != SpanVerdict::unknown_sequence) suspend(sent.span);
+                    span->sequences.doubt(sequence.id, 0);
+                span->gets_state = false;
+            }
+            const bool lacks_tokens = one.verdict == SpanVerdict::unknown_sequence;
+            if (!lacks_tokens || (span != nullptr && ++span->refused_in_a_row > 1))
+                suspend(sent.span);
             return Error{ErrorCode::unavailable, text("the span's worker refused a step: ",
                                                       static_cast<unsigned>(one.verdict))};
         }
@@ -518,7 +574,11 @@ Result<SpanResult> SpanClient::joined(const Sent& sent, std::vector<SpanAnswer> 
 }
 
 Result<SpanResult> SpanClient::wait(const Sent& sent, const std::stop_token& stop) {
-    const Duration late = std::clamp(4 * sent.expected, options_.late_min, options_.late_max);
+    // The rows that a recurrent layer keeps of a long prompt take their time on the line.
+    const Duration late_max = options_.num_delta(sent.first_layer, sent.end_layer) > 0
+                                  ? std::max(options_.late_max, 2 * sent.expected)
+                                  : options_.late_max;
+    const Duration late = std::clamp(4 * sent.expected, options_.late_min, late_max);
     const TimePoint deadline = sent.at + late;
     std::vector<SpanAnswer> answers;
     TimePoint last{};
@@ -536,6 +596,7 @@ Result<SpanResult> SpanClient::wait(const Sent& sent, const std::stop_token& sto
     }
     forget(sent);
     if (answers.size() < sent.steps.size()) {
+        doubt(sent);
         if (failure.code == ErrorCode::cancelled) return failure;
         if (failure.code == ErrorCode::non_finite) judge(sent.span, false, failure.message);
         if (failure.code == ErrorCode::timeout) link_.late(sent.span, sent.at);
@@ -547,10 +608,7 @@ Result<SpanResult> SpanClient::wait(const Sent& sent, const std::stop_token& sto
 
     Result<SpanResult> result = joined(sent, std::move(answers));
     Span* const span = find(sent.span);
-    if (result.ok() && span != nullptr) {
-        answered(*span, sent.num_rows, last - sent.at);
-        span->suspended_for = suspended_min;
-    }
+    if (result.ok() && span != nullptr) answered(*span, sent, last - sent.at);
     const std::lock_guard lock(shown_mutex_);
     ++(result.ok() ? counters_.trips : counters_.failed);
     counters_.answer_bytes += answer_bytes;
@@ -560,12 +618,9 @@ Result<SpanResult> SpanClient::wait(const Sent& sent, const std::stop_token& sto
 
 // Returns how far an answer differs from what the hub computed (span_residual.h).
 double SpanClient::difference_of(const Check& check, const SpanResult& answer) {
-    SpanShape shape{.hidden_size = hidden_size_,
-                    .kv_size = options_.kv_size,
-                    .num_rows = check.sent.num_rows,
-                    .row_values = {}};
+    SpanShape shape{.hidden_size = hidden_size_, .num_rows = check.sent.num_rows, .row_parts = {}};
     for (std::uint32_t layer = check.sent.first_layer; layer < check.sent.end_layer; ++layer)
-        shape.row_values.push_back(options_.row_values(layer));
+        shape.row_parts.push_back(options_.row_parts(layer));
     const double most =
         span_residual(shape, check.x_before, {check.x, check.kv}, {answer.x, answer.kv}).largest();
     {
@@ -578,6 +633,7 @@ double SpanClient::difference_of(const Check& check, const SpanResult& answer) {
 
 // A check whose answer was lost, refused or is no number.
 void SpanClient::settle_failed(Check& check, const Error& failure) {
+    doubt(check.sent);
     if (failure.code == ErrorCode::non_finite) judge(check.sent.span, false, failure.message);
     suspend(check.sent.span);
 }
@@ -588,7 +644,10 @@ bool SpanClient::settle(Check& check) {
         auto answer = board_->poll(check.sent.steps[check.answers.size()]);
         if (!answer) {
             const bool is_late = options_.now() > check.sent.at + check_within;
-            if (is_late) suspend(check.sent.span);
+            if (is_late) {
+                doubt(check.sent);
+                suspend(check.sent.span);
+            }
             return is_late || find(check.sent.span) == nullptr;
         }
         if (!answer->answer.ok()) {
@@ -606,7 +665,7 @@ bool SpanClient::settle(Check& check) {
     const Result<SpanResult> answer = joined(check.sent, std::move(check.answers));
     Span* const span = find(check.sent.span);
     if (!answer.ok() || span == nullptr) return true;
-    answered(*span, check.sent.num_rows, check.answered_at - check.sent.at);
+    answered(*span, check.sent, check.answered_at - check.sent.at);
     const double difference = difference_of(check, *answer);
     if (check.used != 0 && difference > options_.tolerance) {
         dispute(*span, check.used);

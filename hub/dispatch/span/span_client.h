@@ -6,6 +6,11 @@
 // used where it is predicted to be faster than the hub's own way, which may be its own layers or
 // rounds of experts. A span that is not used is measured again at growing intervals.
 //
+// Layers with a gated delta rule have a state instead of keys and values. A worker that does not
+// follow a text gets the states once, all at once, and computes copies of the steps until it has
+// answered behind them, so that nobody waits for the transfer. A standby gets no states beside:
+// it follows while it is checked, and where it does not, the hub itself goes on.
+//
 // Where two workers hold the same layers, one of them is used. The other one is a standby: it gets
 // keys and values beside, and computes the same step where that step is a check. A new standby is
 // also compared with the answers that are used, of a holder with a record, so that it is proven and
@@ -113,7 +118,10 @@ class SpanClient : public SpanBackend {
     void suspend(std::uint32_t id);
     void judge(std::uint32_t id, bool is_right, std::string_view why);
     void dispute(Span& standby, std::uint32_t used);
-    void answered(Span& span, std::uint32_t num_rows, Duration took);
+    void answered(Span& span, const Sent& sent, Duration took);
+    void doubt(const Sent& sent);
+    std::uint64_t state_bytes(const Span& span, std::span<const SpanSequence> sequences) const;
+    bool has_many_checks(const Span& span) const;
     void lie(Span& span, std::string_view why);
     void settle_failed(Check& check, const Error& failure);
     Result<SpanResult> wait(const Sent& sent, const std::stop_token& stop);

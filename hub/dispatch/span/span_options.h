@@ -23,9 +23,10 @@ struct SpanOptions {
     std::uint16_t layer_version = 1;
     std::uint32_t kv_size = 0;  // num_kv_heads * head_dim
     // Of a model with gated delta rules: which layers have one, [num_layers], or empty; the values
-    // that such a layer keeps of a row (SpanAnswer); and the floats of its state (SpanState).
+    // that such a layer keeps of a row (SpanAnswer), as the sizes of q, k, v, b and a; and the
+    // floats of its state (SpanState).
     std::vector<std::uint8_t> layer_is_delta;
-    std::uint32_t delta_row_values = 0;
+    std::vector<std::size_t> delta_row_parts;
     std::uint64_t state_floats = 0;
 
     bool is_delta(std::uint32_t layer) const {
@@ -37,9 +38,14 @@ struct SpanOptions {
             count += is_delta(layer) ? 1 : 0;
         return count;
     }
-    // Returns the number of values that a layer keeps of a row.
+    // Returns the number of values that a layer keeps of a row, and the sizes of its parts.
+    std::vector<std::size_t> row_parts(std::uint32_t layer) const {
+        return is_delta(layer) ? delta_row_parts : std::vector<std::size_t>{kv_size, kv_size};
+    }
     std::uint32_t row_values(std::uint32_t layer) const {
-        return is_delta(layer) ? delta_row_values : 2 * kv_size;
+        std::size_t values = 0;
+        for (const std::size_t part : row_parts(layer)) values += part;
+        return static_cast<std::uint32_t>(values);
     }
     std::uint32_t context_tokens = 0;
     // The hub itself computes this many layers at the begin and at the end: an embedding row gives
@@ -66,6 +72,12 @@ struct SpanOptions {
     // The most bytes of keys and values that are sent to a worker before a step, and to a standby,
     // which gets them once it lacks `standby_rows` rows of a sequence.
     std::uint64_t kv_bytes_at_once = 8u << 20, standby_bytes_at_once = 1u << 20;
+    // The most bytes of recurrent states that are sent to a worker before a step. They are sent all
+    // at once, and wait in the worker's outbox with everything else (64 MiB).
+    std::uint64_t state_bytes_at_once = 44u << 20;
+    // The most checks of a worker with recurrent states that are in flight, and their bytes here.
+    std::uint32_t checks_at_once = 8;
+    std::uint64_t check_bytes_at_once = 64u << 20;
     std::uint32_t standby_rows = 16;
     // The clock of the engine's side, and what it shares with the strand; null: the strand makes
     // it. A simulation has its own.

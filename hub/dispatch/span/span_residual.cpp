@@ -1,6 +1,7 @@
 #include "hub/dispatch/span/span_residual.h"
 
 #include <cmath>
+#include <numeric>
 #include <vector>
 
 #include "protocol/half.h"
@@ -37,8 +38,9 @@ SpanResidual span_residual(const SpanShape& shape, std::span<const float> x_befo
 
     std::vector<float> mine, theirs;
     std::size_t layer_at = 0;
-    for (const std::size_t row_values : shape.row_values) {
-        const std::size_t row_bytes = row_values * sizeof(half);
+    for (const std::vector<std::size_t>& parts : shape.row_parts) {
+        const std::size_t row_values = std::accumulate(parts.begin(), parts.end(), std::size_t{0}),
+                          row_bytes = row_values * sizeof(half);
         // The difference of the values from `first` on, over all rows of the layer.
         const auto difference_of = [&](std::size_t first, std::size_t size) {
             mine.resize(size);
@@ -55,11 +57,10 @@ SpanResidual span_residual(const SpanShape& shape, std::span<const float> x_befo
             }
             return share(difference, all);
         };
-        if (row_values == 2 * shape.kv_size) {
-            residual.k = std::max(residual.k, difference_of(0, shape.kv_size));
-            residual.v = std::max(residual.v, difference_of(shape.kv_size, shape.kv_size));
-        } else {
-            residual.delta = std::max(residual.delta, difference_of(0, row_values));
+        std::size_t first = 0;
+        for (std::size_t i = 0; i < parts.size(); first += parts[i++]) {
+            double& worst = parts.size() > 2 ? residual.delta : i == 0 ? residual.k : residual.v;
+            worst = std::max(worst, difference_of(first, parts[i]));
         }
         layer_at += row_bytes * shape.num_rows;
     }

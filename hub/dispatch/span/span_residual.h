@@ -21,10 +21,10 @@ struct SpanRows {
 };
 
 struct SpanShape {
-    std::size_t hidden_size = 0, kv_size = 0, num_rows = 0;
-    // For each layer the values that it keeps of a row: 2 * kv_size, a key and then a value; or
-    // another number, the inputs of a gated delta rule.
-    std::vector<std::size_t> row_values;
+    std::size_t hidden_size = 0, num_rows = 0;
+    // For each layer the sizes of the parts that it keeps of a row: a key and a value; or q, k, v, b
+    // and a of a gated delta rule.
+    std::vector<std::vector<std::size_t>> row_parts;
 };
 
 // Root mean squares of differences, each as a share of a size.

@@ -32,6 +32,12 @@ void SpanSequences::at_most(std::uint64_t id, std::uint32_t num_tokens) {
     if (found != sequences_.end() && found->second.num_tokens > num_tokens) set(id, num_tokens);
 }
 
+void SpanSequences::doubt(std::uint64_t id, std::uint32_t num_tokens) {
+    at_most(id, num_tokens);
+    const auto found = sequences_.find(id);
+    if (found != sequences_.end()) found->second.states_from = no_states;
+}
+
 bool SpanSequences::end(std::uint64_t id) {
     const auto found = sequences_.find(id);
     if (found == sequences_.end()) return false;

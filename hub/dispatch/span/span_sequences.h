@@ -33,6 +33,8 @@ class SpanSequences {
     void keep_states_from(std::uint64_t id, std::uint32_t first);
     // Returns true if they can go on behind the first `num_tokens` tokens.
     bool has_state(std::uint64_t id, std::uint32_t num_tokens) const;
+    // The worker may not have rows from `num_tokens` on that were sent to it, nor their states.
+    void doubt(std::uint64_t id, std::uint32_t num_tokens);
     // The hub writes rows from `num_tokens` on without the worker.
     void at_most(std::uint64_t id, std::uint32_t num_tokens);
     // Returns true if the worker knew the sequence.

@@ -35,7 +35,9 @@ Bytes kv_of(const SpanOptions& options, std::span<const SpanSequence> sequences)
         for (const SpanSequence& one : sequences)
             for (std::uint32_t i = 0; i < one.num_rows; ++i) {
                 if (options.is_delta(layer)) {
-                    put(3, options.delta_row_values);
+                    for (std::size_t part = 0; part < options.delta_row_parts.size(); ++part)
+                        put(static_cast<float>(part + 1),
+                            static_cast<std::uint32_t>(options.delta_row_parts[part]));
                     continue;
                 }
                 put(static_cast<float>(one.num_before + i + 1));
@@ -115,6 +117,7 @@ class SpanClientTest : public testing::Test {
         if (lie_in_k_) answer.kv[1] = std::byte{0x50};
         if (lie_in_v_) answer.kv[kv_size * sizeof(half) + 1] = std::byte{0x50};
         if (lie_in_delta_) answer.kv[answer.kv.size() - 1] = std::byte{0x50};
+        if (holds_answers_) return static_cast<void>(held_answers_.emplace(step, answer));
         const bool is_done = verdict_ == SpanVerdict::done;
         const std::uint64_t bytes = is_done ? encode_span_answer(answer, hidden).size() : 0;
         board_->answer(step, now_steady(), std::move(answer), bytes);
@@ -168,7 +171,7 @@ class SpanClientTest : public testing::Test {
     bool is_recurrent() const { return !options_.layer_is_delta.empty(); }
     void become_recurrent() {
         options_.layer_is_delta = {0, 0, 0, 1, 1, 0, 0, 0};
-        options_.delta_row_values = delta_row_values;
+        options_.delta_row_parts = {1, 1, 2, 1, 1};
         options_.state_floats = 10;
     }
 
@@ -185,6 +188,8 @@ class SpanClientTest : public testing::Test {
     std::atomic<int> steps_sent_ = 0;
     std::uint32_t brought_ = 0;
     std::vector<SpanState> states_;
+    std::map<std::uint32_t, SpanAnswer> held_answers_;  // by step
+    bool holds_answers_ = false;
     std::string lied_;
     SpanVerdict verdict_ = SpanVerdict::done;
     bool silent_ = false, lie_in_x_ = false, lie_in_k_ = false, lie_in_v_ = false,
@@ -251,9 +256,70 @@ TEST_F(SpanClientTest, NobodyWaitsForStates) {
     EXPECT_EQ(step(client, {{5, 2, 1}}), SpanUse::away);
     silent_ = true;  // its answers are on their way
     for (std::uint32_t at = 40; at < 50; ++at)
-        EXPECT_EQ(step(client, {{6, at, 1}}), SpanUse::check) << at;
-    EXPECT_EQ(states_.size(), 2u) << "the worker follows the text";
+        EXPECT_EQ(step(client, {{6, at, 1}}), at < 48 ? SpanUse::check : SpanUse::here) << at;
+    EXPECT_EQ(states_.size(), 2u) << "the worker follows, and gets no others meanwhile";
     EXPECT_EQ(client.counters().late, 0u);
+}
+
+// The time of an answer that waits behind a state is not that of the span.
+TEST_F(SpanClientTest, TimeOfATransferIsNotMeasured) {
+    become_recurrent();
+    TimePoint now{};
+    options_.now = [&now] { return now; };
+    holds_answers_ = true;
+    SpanClient client = make();
+    const auto answer_after = [&](Duration took) {
+        now += took;
+        for (auto& [id, answer] : std::exchange(held_answers_, {}))
+            board_->answer(id, now, std::move(answer), 100);
+    };
+    // Two measured steps at once, then a state whose transfer takes ten seconds.
+    for (std::uint32_t at = 0; at < 2; ++at) {
+        EXPECT_EQ(step(client, {{5, at, 1}}, 100ms), SpanUse::check);
+        answer_after(10ms);
+    }
+    EXPECT_EQ(step(client, {{6, 40, 1}}, 100ms), SpanUse::check);
+    EXPECT_EQ(states_.size(), 2u);
+    EXPECT_EQ(step(client, {{6, 41, 1}}, 100ms), SpanUse::check);
+    answer_after(10s);
+    holds_answers_ = false;
+    EXPECT_EQ(step(client, {{6, 42, 1}}, 100ms), SpanUse::away);
+    EXPECT_EQ(states_.size(), 2u);
+}
+
+// States that would fill the worker's outbox are not sent.
+TEST_F(SpanClientTest, LargeStatesStayHere) {
+    become_recurrent();
+    SpanClient client = make();
+    for (std::uint32_t at = 0; at < 3; ++at) step(client, {{5, at, 1}});
+    const std::uint64_t states_of_one = 2 * options_.state_floats * sizeof(float);
+    options_.state_bytes_at_once = states_of_one;
+    SpanClient small = make();
+    for (std::uint32_t at = 0; at < 3; ++at) step(small, {{5, at, 1}});
+    EXPECT_EQ(step(small, {{6, 40, 1}, {7, 40, 1}}), SpanUse::here);
+    EXPECT_TRUE(states_.empty());
+    EXPECT_EQ(step(small, {{6, 41, 1}}), SpanUse::check);
+    EXPECT_EQ(states_.size(), 2u);
+}
+
+// An answer that comes after its sequence has ended takes no place of another one.
+TEST_F(SpanClientTest, LateRefusalOfAnEndedSequenceTakesNoPlace) {
+    become_recurrent();
+    board_->remove(1);
+    board_->add({.id = 1,
+                 .worker = 9,
+                 .first_layer = first_layer,
+                 .end_layer = end_layer,
+                 .num_pages = 4,
+                 .page_tokens = 128,
+                 .rows_max = 4,
+                 .sequences_max = 1});
+    SpanClient client = make();
+    verdict_ = SpanVerdict::unknown_sequence;
+    EXPECT_EQ(step(client, {{1, 0, 1}}), SpanUse::check);
+    client.ended(1);
+    verdict_ = SpanVerdict::done;
+    EXPECT_EQ(step(client, {{2, 0, 1}}), SpanUse::check);
 }
 
 // A hub that has no states, or a worker that has room for two sequences.
