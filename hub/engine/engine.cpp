@@ -110,8 +110,8 @@ void EngineState::make_cache() {
                         .ended = options.sequence_ended};
     // Cores that replace a device with slots for windows have the bytes that it had.
     if (cache && made.mover.num_window_slots == 0 && cache->page_bytes() > 0)
-        made.num_pages = static_cast<std::uint32_t>(
-            std::min<std::uint64_t>(plan.num_pages, cache_bytes_max / cache->page_bytes()));
+        made.num_pages = static_cast<std::uint32_t>(std::min<std::uint64_t>(
+            plan.num_pages, (cache_bytes_max + cache->page_bytes() - 1) / cache->page_bytes()));
     cache_pages = made.num_pages;
     cache.emplace(device.config(), std::move(made));
     if (cache_bytes_max == 0) cache_bytes_max = cache->bytes_max();

@@ -56,7 +56,11 @@ class RoundTrips {
   public:
     using Times = std::vector<std::optional<double>>;
     explicit RoundTrips(asio::io_context& io) : io_(io) {}
-    ~RoundTrips() { thread_.join(); }
+    // Measurements that have not begun are dropped.
+    ~RoundTrips() {
+        thread_.stop();
+        thread_.join();
+    }
     void start(std::vector<HubUrl> hubs, std::function<void(const Times&)> done) {
         asio::post(thread_, [this, hubs = std::move(hubs), done = std::move(done)] {
             asio::post(io_, [done, times = round_trips_ms(hubs, measured_within)] { done(times); });

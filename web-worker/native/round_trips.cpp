@@ -25,12 +25,20 @@ struct Connecting {
     }
 };
 
-Connecting connect_to(const HubUrl& hub) {
-    Connecting made;
+using Address = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
+
+// Returns null if the name is not known.
+Address address_of(const HubUrl& hub) {
     addrinfo wanted{}, *list = nullptr;
     wanted.ai_socktype = SOCK_STREAM;
-    if (getaddrinfo(hub.host.c_str(), hub.port.c_str(), &wanted, &list) != 0) return made;
-    const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> found(list, freeaddrinfo);
+    wanted.ai_flags = AI_ADDRCONFIG;
+    if (getaddrinfo(hub.host.c_str(), hub.port.c_str(), &wanted, &list) != 0) list = nullptr;
+    return {list, freeaddrinfo};
+}
+
+Connecting connect_to(const addrinfo* found) {
+    Connecting made;
+    if (found == nullptr) return made;
     made.socket = socket(found->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     made.since = Clock::now();
     if (made.socket >= 0 && connect(made.socket, found->ai_addr, found->ai_addrlen) != 0 &&
@@ -44,8 +52,11 @@ Connecting connect_to(const HubUrl& hub) {
 std::vector<std::optional<double>> round_trips_ms(std::span<const HubUrl> hubs,
                                                   std::chrono::milliseconds limit) {
     std::vector<std::optional<double>> times(hubs.size());
+    // Look all names up first: a lookup would count for the connections that were begun before it.
+    std::vector<Address> addresses;
+    for (const HubUrl& hub : hubs) addresses.push_back(address_of(hub));
     std::vector<Connecting> open;
-    for (const HubUrl& hub : hubs) open.push_back(connect_to(hub));
+    for (const Address& address : addresses) open.push_back(connect_to(address.get()));
 
     const Clock::time_point until = Clock::now() + limit;
     for (;;) {

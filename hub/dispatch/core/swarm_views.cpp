@@ -146,7 +146,9 @@ UnitCopies SwarmCore::copies(const std::set<WorkerId>& leaving) const {
         if (ordered.size() == copies.wanted && copies.wanted > 1)
             for (UnitCopies::Share* share : ordered) ++share->thinned;
     }
-    const std::uint32_t filled = std::min(thin, copies.room);
+    // A second copy needs another worker, however much room one has.
+    const std::uint32_t filled = copies.shares.size() < copies.wanted ? 0
+                                                                      : std::min(thin, copies.room);
     copies.thin = thin - filled;
     copies.room -= filled;
     return copies;

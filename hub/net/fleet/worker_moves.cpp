@@ -113,7 +113,9 @@ HubNeed need_without(const UnitCopies& copies, WorkerId worker, bool computes_ex
 
     const std::uint32_t alone = computes_experts ? take_room(share.alone) : share.alone;
     need.missing += alone;
-    need.thin += take_room(share.thinned);
+    // Without this worker there may be too few workers for the copies, however much room they have.
+    const bool has_workers = copies.shares.size() > copies.wanted;
+    need.thin += has_workers ? take_room(share.thinned) : share.thinned;
     need.thin = std::min(need.thin, need.units - need.missing);
     return need;
 }
@@ -137,7 +139,8 @@ MoveChoice choose_move(const MoveInputs& in) {
         const HubNeed after = need_without(in.copies, worker->id, in.computes_experts);
         const Member* taker = neediest(fleet, after.lack(), in.uniform);
         if (taker == nullptr && after.lack() <= now.lack()) taker = poorest(fleet, in.uniform);
-        if (taker == nullptr) continue;
+        // A hub that lacks clearly less than this one would send the worker back.
+        if (taker == nullptr || after.lack() - need_of(*taker).lack() >= clearly_more) continue;
         if (after.missing > now.missing) {
             keeps_holders = true;
             continue;

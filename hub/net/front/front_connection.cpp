@@ -7,7 +7,7 @@ namespace {
 
 constexpr Duration handshake_within = std::chrono::seconds(10),
                    idle_within = std::chrono::seconds(75);
-constexpr std::size_t read_ahead_bytes_max = 64 << 10;
+constexpr std::size_t read_ahead_bytes_max = 64 << 10, write_bytes_max = 64 << 10;
 
 }  // namespace
 
@@ -143,15 +143,21 @@ void FrontConnection::write() {
     unread_timer_.async_wait([self = shared_from_this()](NetError error) {
         if (!error) self->close();
     });
-    transport_->write({asio::buffer(outbox_.front())}, [self = shared_from_this()](NetError error) {
-        self->writing_ = false;
-        if (!self->closed_) self->on_written(error);
-    });
+    // In pieces, so that a client that reads a large answer slowly is seen to read.
+    const std::size_t size = std::min(outbox_.front().size() - written_, write_bytes_max);
+    transport_->write({asio::buffer(outbox_.front().data() + written_, size)},
+                      [self = shared_from_this(), size](NetError error) {
+                          self->writing_ = false;
+                          self->written_ += size;
+                          if (!self->closed_) self->on_written(error);
+                      });
 }
 
 void FrontConnection::on_written(NetError error) {
     unread_timer_.cancel();
     if (error) return close();
+    if (written_ < outbox_.front().size()) return write();
+    written_ = 0;
     outbox_bytes_ -= outbox_.front().size();
     outbox_.pop_front();
     if (outbox_.empty() && closes_) {

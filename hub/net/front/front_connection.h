@@ -45,6 +45,7 @@ class FrontConnection : public std::enable_shared_from_this<FrontConnection> {
     std::shared_ptr<FrontExchange> exchange_;  // null: no request runs
     std::deque<std::string> outbox_;
     std::size_t outbox_bytes_ = 0;
+    std::size_t written_ = 0;  // of the front of the outbox
     std::uint64_t body_bytes_held_ = 0;
     bool writing_ = false, closes_ = false, closed_ = false;
 };

@@ -182,6 +182,35 @@ TEST(WorkerMovesTest, AMoveNeverTurnsTheNeedsAround) {
     EXPECT_TRUE(moves(12, 12));
 }
 
+// A hub that lacks a second copy of everything gives none for balance to a hub that lacks nothing:
+// that hub would send it back.
+TEST(WorkerMovesTest, AHubThatLacksClearlyMoreGivesNone) {
+    const Member self = hub_of("aaaaaaaa", 4, 0, num_units), other = hub_of("bbbbbbbb", 2);
+    UnitCopies copies = spare_copies(4);
+    copies.wanted = 3;
+    copies.thin = num_units;
+    EXPECT_EQ(choose(self, std::vector{self, other}, copies).move, std::nullopt);
+    // A hub that lacks as much is given one.
+    EXPECT_NE(choose(self, std::vector{self, hub_of("bbbbbbbb", 2, 0, num_units)}, copies).move,
+              std::nullopt);
+}
+
+// Two workers hold everything twice, and have room for more. Alone, neither can hold a unit twice.
+TEST(WorkerMovesTest, RoomOfAHolderIsNoSecondCopy) {
+    const Member self = hub_of("aaaaaaaa", 2), other = hub_of("bbbbbbbb", 0);
+    UnitCopies copies = spare_copies(2);
+    for (auto& [id, share] : copies.shares) {
+        share.thinned = share.room = num_units;
+        copies.room += num_units;
+    }
+    EXPECT_EQ(need_without(copies, 1, false).thin, num_units);
+    EXPECT_EQ(choose(self, std::vector{self, other}, copies).move, std::nullopt);
+    // A third worker has the room that counts.
+    copies.shares[3] = {.room = num_units};
+    copies.room += num_units;
+    EXPECT_EQ(need_without(copies, 1, false).thin, 0u);
+}
+
 TEST(WorkerMovesTest, ADifferenceOfOneStaysAsItIs) {
     const auto moves = [](std::uint64_t own, std::uint64_t other) {
         const Member self = hub_of("aaaaaaaa", own);
