@@ -1,10 +1,9 @@
-// The chat page before an answer is possible: a hub that asks for a key, a hub that is away for a moment, and a device
-// without a GPU.
+// The chat page before an answer is possible: a hub that asks for a key, and a hub that is away for a moment.
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 
 import { answers, ask, settled } from "./support/chat_page.mjs";
-import { deviceSettled, openChat } from "./support/device_page.mjs";
+import { openChat } from "./support/device_page.mjs";
 import { Hub } from "./support/hub.mjs";
 import { launch } from "./support/tab.mjs";
 
@@ -57,20 +56,4 @@ test("a question that failed while the hub was away is answered when it is back"
   await page.locator(".message.assistant .facts", { hasText: "tokens/s" }).waitFor();
   assert.equal(await page.locator(".message.assistant").count(), 1);
   assert.deepEqual(page.errors, []);
-});
-
-test("a device without a GPU loads no byte of the model", async (t) => {
-  const hub = await Hub.start(["--backend", "local"]);
-  t.after(() => hub.remove());
-  const page = await open(t, hub);
-  const asked = [];
-  page.context().on("request", (request) => asked.push(new URL(request.url()).pathname));
-  await page.locator("#open-settings").click();
-  await page.locator("#place").selectOption("device");
-  await page.locator("#pool-text", { hasText: "this device" }).waitFor();
-  assert.match(await deviceSettled(page), /^WebGPU finds no GPU in this browser/);
-  assert.equal(await page.locator("#device-load").isVisible(), false);
-  assert.deepEqual(asked.filter((path) => path.startsWith("/api/package/")), []);
-  await page.locator("#pool-text", { hasText: "this device, not ready" }).waitFor();
-  await page.locator("#welcome-words", { hasText: "nothing that you write goes to the hub" }).waitFor();
 });

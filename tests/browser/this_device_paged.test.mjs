@@ -7,7 +7,7 @@ import { after, before, test } from "node:test";
 
 import { ask, settled } from "./support/chat_page.mjs";
 import {
-  answerTo, chooseDevice, deviceOf, lastAnswer, openChat, set, takeWay,
+  answerTo, chooseDevice, deviceOf, deviceSettled, lastAnswer, openChat, set, takeWay,
 } from "./support/device_page.mjs";
 import { build } from "./support/hub.mjs";
 import { startSmallHub } from "./support/small_model.mjs";
@@ -73,6 +73,11 @@ async function open(t, { is_little = false, is_short = false, is_full = false } 
   const page = await openChat(context, hub);
   page.numLoads = () => num_loads;
   await chooseDevice(page);
+  if (is_little) {
+    // The GPU may tell of its lack of memory when the model is ready already; then it is loaded again.
+    await page.waitForFunction(() => globalThis.moexDevice?.is_paged);
+    assert.match(await deviceSettled(page), /^Ready/);
+  }
   await set(page, { max_tokens: String(few_tokens) });
   return page;
 }

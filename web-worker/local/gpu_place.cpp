@@ -15,6 +15,12 @@ constexpr std::uint32_t draft_rows = 8;
 
 class GpuPlace : public LocalPlace {
   public:
+    // The latest place whose decoder was not made. The call that reports the failure still uses its
+    // device, so that it lives until the next place is opened.
+    static std::unique_ptr<GpuPlace>& failed() {
+        static std::unique_ptr<GpuPlace> place;
+        return place;
+    }
     explicit GpuPlace(std::unique_ptr<gpu::Device> device) : device_(std::move(device)) {}
 
     SequenceDecoder& decoder() override { return *decoder_; }
@@ -72,7 +78,10 @@ class GpuPlace : public LocalPlace {
         GpuDecoder::create(
             *self.device_, *model, options, *self.weights_,
             [held, done = std::move(done)](Result<std::unique_ptr<GpuDecoder>> made) {
-                if (!made.ok()) return done(made.error());
+                if (!made.ok()) {
+                    failed() = std::move(*held);
+                    return done(made.error());
+                }
                 (*held)->decoder_ = *std::move(made);
                 done(std::unique_ptr<LocalPlace>(std::move(*held)));
             });
@@ -91,6 +100,7 @@ class GpuPlace : public LocalPlace {
 
 void open_place(const TabModel& model,
                 std::function<void(Result<std::unique_ptr<LocalPlace>>)> done) {
+    GpuPlace::failed().reset();
     gpu::open_webgpu_device(
         [model, done = std::move(done)](Result<std::unique_ptr<gpu::Device>> opened) {
             if (!opened.ok()) return done(opened.error());
