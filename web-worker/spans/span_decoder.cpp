@@ -24,8 +24,8 @@ SpanDecoder::SpanDecoder(std::unique_ptr<GpuDecoder> decoder, std::uint32_t cont
       pages_(decoder_->num_pages(), kv_page_tokens,
              std::min(context_tokens, decoder_->context_tokens())),
       states_(sequences_max),
-      rows_max_(std::min({decoder_->rows_max(), span_rows_max,
-                          rows_of_a_frame(decoder_->model())})),
+      rows_max_(
+          std::min({decoder_->rows_max(), span_rows_max, rows_of_a_frame(decoder_->model())})),
       sequences_max_(sequences_max) {
     const DecoderModel& model = decoder_->model();
     for (std::uint32_t layer = 0; layer < model.num_layers; ++layer)

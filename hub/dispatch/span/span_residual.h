@@ -22,8 +22,8 @@ struct SpanRows {
 
 struct SpanShape {
     std::size_t hidden_size = 0, num_rows = 0;
-    // For each layer the sizes of the parts that it keeps of a row: a key and a value; or q, k, v, b
-    // and a of a gated delta rule.
+    // For each layer the sizes of the parts that it keeps of a row: a key and a value; or q, k, v,
+    // b and a of a gated delta rule.
     std::vector<std::vector<std::size_t>> row_parts;
 };
 
