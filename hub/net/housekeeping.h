@@ -37,7 +37,7 @@ class Housekeeping {
     void tell_hubs(const FleetPlaces& places);
     void look_at_fleet();
     void move_worker(const FleetView& fleet);
-    // Those of asked_ that may still go.
+    // The workers in asked_ that may still go.
     std::set<WorkerId> leaving() const;
 
     HubContext& hub_;

@@ -282,19 +282,8 @@ void GpuDecoder::read_early() {
 }
 
 Status GpuDecoder::feed(TokenIds tokens, StepLogits logits) {
-    MOEX_CHECK(is_whole(), "layers of this model are still on their way");
+    MOEX_TRY(check_tokens(tokens));
     const auto num_rows = static_cast<std::uint32_t>(tokens.size());
-    if (num_rows == 0 || num_rows > rows_max())
-        return Error{ErrorCode::invalid_argument,
-                     text("a step of ", num_rows, " tokens, want 1 to ", rows_max())};
-    if (num_tokens_ + num_rows > context_tokens())
-        return Error{ErrorCode::invalid_argument,
-                     text("the sequence would have ", num_tokens_ + num_rows,
-                          " tokens, the cache has room for ", context_tokens())};
-    for (const std::uint32_t token : tokens)
-        if (token >= model_.vocab_size)
-            return Error{ErrorCode::invalid_argument,
-                         text("token ", token, ", the vocabulary has ", model_.vocab_size)};
     const bool by_list = logits == StepLogits::likeliest || logits == StepLogits::every_likeliest,
                of_all = logits == StepLogits::every || logits == StepLogits::every_likeliest;
     const std::uint32_t num_logits = logits == StepLogits::none ? 0 : of_all ? num_rows : 1;

@@ -11,7 +11,9 @@
 #include <span>
 
 #include "protocol/bytes.h"
+#include "protocol/check.h"
 #include "protocol/result.h"
+#include "protocol/text.h"
 #include "web-worker/decoder/step_rows.h"
 
 namespace moex {
@@ -79,6 +81,24 @@ class SequenceDecoder {
     virtual void read_page(std::uint32_t page, std::span<std::byte> rows,
                            std::function<void(Status)> done) = 0;
     virtual Status write_page(std::uint32_t page, ByteView rows) = 0;
+
+  protected:
+    // Returns the error of a feed() with tokens that are too many, or unknown.
+    Status check_tokens(TokenIds tokens) const {
+        const auto wrong = [](auto&&... words) {
+            return Error{ErrorCode::invalid_argument, text(words...)};
+        };
+        MOEX_CHECK(is_whole(), "layers of this model are still on their way");
+        if (tokens.empty() || tokens.size() > rows_max())
+            return wrong("a step of ", tokens.size(), " tokens, want 1 to ", rows_max());
+        if (num_tokens() + tokens.size() > context_tokens())
+            return wrong("the sequence would have ", num_tokens() + tokens.size(),
+                         " tokens, the cache has room for ", context_tokens());
+        for (const std::uint32_t token : tokens)
+            if (token >= vocab_size())
+                return wrong("token ", token, ", the vocabulary has ", vocab_size());
+        return {};
+    }
 };
 
 }  // namespace moex

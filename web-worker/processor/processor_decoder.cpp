@@ -185,19 +185,8 @@ std::uint32_t ProcessorDecoder::logit_rows_max() const { return std::min(drawn_r
 // ---- steps
 
 Status ProcessorDecoder::check(TokenIds tokens, StepLogits logits) const {
-    MOEX_CHECK(is_whole(), "layers of this model are still on their way");
+    MOEX_TRY(check_tokens(tokens));
     const std::size_t num_rows = tokens.size();
-    if (num_rows == 0 || num_rows > rows_max())
-        return Error{ErrorCode::invalid_argument,
-                     text("a step of ", num_rows, " tokens, want 1 to ", rows_max())};
-    if (num_tokens_ + num_rows > context_tokens())
-        return Error{ErrorCode::invalid_argument,
-                     text("the sequence would have ", num_tokens_ + num_rows,
-                          " tokens, the cache has room for ", context_tokens())};
-    for (const std::uint32_t token : tokens)
-        if (token >= vocab_size())
-            return Error{ErrorCode::invalid_argument,
-                         text("token ", token, ", the vocabulary has ", vocab_size())};
     if (logits == StepLogits::likeliest || logits == StepLogits::every_likeliest)
         return Error{ErrorCode::invalid_argument, "this decoder returns whole rows of logits"};
     if (logits == StepLogits::every && num_rows > logit_rows_max())

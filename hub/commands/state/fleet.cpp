@@ -17,7 +17,7 @@ std::string lease_words(const Member& hub) {
                            : text("gone for ", -seconds, " s");
 }
 
-// What the workers of the hub lack; empty for a hub that takes none, or lacks nothing.
+// Returns what the workers of a hub lack, in words; empty if the hub takes none or lacks nothing.
 std::string lack_words(const Member& hub) {
     std::string words;
     if (hub.missing > 0) words = text(", lacks ", hub.missing, " of ", hub.units, " experts");

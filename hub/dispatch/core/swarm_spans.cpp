@@ -12,8 +12,8 @@ namespace {
 constexpr double planned_share = 0.8;
 // The fewest pages of keys and values that a span has in each layer.
 constexpr std::uint64_t pages_min = 4, page_tokens = 128;
-// The fewest sequences whose recurrent states fit, each with room for three of them in each layer:
-// two states, and rows that may be rolled back.
+// A span has room for the recurrent states of at least this number of sequences. In each layer a
+// sequence takes the room of three states: it has two, and rows that may be rolled back.
 constexpr std::uint64_t states_min = 2;
 // The most steps in flight to one worker. A worker that leaves this number unanswered is stuck.
 constexpr std::size_t steps_max = 512;

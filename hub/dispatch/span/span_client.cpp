@@ -20,25 +20,28 @@ constexpr Duration suspended_min = 1s, suspended_max = 60s;
 
 // A ready span with what the engine's thread knows about it.
 struct SpanClient::Span {
-    Span(const ReadySpan& ready, SpanTrust& record)
+    Span(const ReadySpan& ready, SpanTrust& record, std::uint32_t num_recurrent)
         : span(ready),
+          num_recurrent(num_recurrent),
           trust(record),
           sequences(ready.num_pages, ready.page_tokens, ready.sequences_max) {}
 
+    bool is_recurrent() const { return num_recurrent > 0; }
+
     ReadySpan span;
+    const std::uint32_t num_recurrent;  // layers with a gated delta rule
     SpanTrust& trust;
     SpanSequences sequences;
     SpanTimes away;
     bool checking = false;  // a check is in flight
     bool used = false;      // the newest step used this span
     bool standby = false;
-    bool is_silent = false;     // the newest step was not answered
-    bool is_disputed = false;   // it differed from the span that is used; the hub has not judged it
-    bool is_recurrent = false;  // some of its layers have a gated delta rule
-    // It got a state before the step `state_step`, and has answered none from there on.
+    bool is_silent = false;    // the newest step was not answered
+    bool is_disputed = false;  // it differed from the span that is used; the hub has not judged it
+    // The worker got states before the step `state_step`, and has answered none from there on.
     bool gets_state = false;
     std::uint32_t state_step = 0;
-    // Its time is to be measured by a step that waits behind no state.
+    // The next answer that waits behind no states measures the time of the span.
     bool wants_sample = false;
     std::uint32_t refused_in_a_row = 0;  // steps that it lacked tokens for
     TimePoint suspended_until{}, probe_at{};
@@ -131,8 +134,8 @@ void SpanClient::refresh() {
     });
     for (const ReadySpan& span : ready)
         if (!spans_.contains(span.id))
-            spans_.try_emplace(span.id, span, record_of(span)).first->second.is_recurrent =
-                options_.num_delta(span.first_layer, span.end_layer) > 0;
+            spans_.try_emplace(span.id, span, record_of(span),
+                               options_.num_delta(span.first_layer, span.end_layer));
 }
 
 // Returns the record of the worker that holds a span. It outlives the span, so that a worker that
@@ -151,8 +154,7 @@ SpanTrust& SpanClient::record_of(const ReadySpan& span) {
 // Sends keys and values that the worker lacks, at most `bytes_left` bytes. Returns true if it lacks
 // none.
 bool SpanClient::bring(Span& span, const SpanBatch& batch, std::uint64_t bytes_left) {
-    const std::uint32_t num_layers = span.span.num_layers() -
-                                     options_.num_delta(span.span.first_layer, span.span.end_layer);
+    const std::uint32_t num_layers = span.span.num_layers() - span.num_recurrent;
     if (num_layers == 0) return bring_states(span, batch);
     const std::uint64_t row_bytes = span_kv_bytes(num_layers, 1, options_.kv_size);
     const std::uint32_t frame_rows = span_kv_rows_max(kv_frame_bytes, num_layers, options_.kv_size);
@@ -187,7 +189,7 @@ bool SpanClient::bring(Span& span, const SpanBatch& batch, std::uint64_t bytes_l
 
 // Returns true if the worker can go on with these sequences without a state from here.
 bool SpanClient::has_states(const Span& span, std::span<const SpanSequence> sequences) const {
-    return !span.is_recurrent ||
+    return !span.is_recurrent() ||
            std::all_of(sequences.begin(), sequences.end(), [&](const SpanSequence& one) {
                return span.sequences.has_state(one.id, one.num_before);
            });
@@ -200,7 +202,7 @@ std::uint64_t SpanClient::state_bytes(const Span& span,
         sequences.begin(), sequences.end(),
         [&](const SpanSequence& one) { return !span.sequences.has_state(one.id, one.num_before); });
     return static_cast<std::uint64_t>(lacking) * sizeof(float) * options_.state_floats *
-           options_.num_delta(span.span.first_layer, span.span.end_layer);
+           span.num_recurrent;
 }
 
 // Returns true if as many checks of a worker are in flight as may be.
@@ -215,11 +217,10 @@ bool SpanClient::has_many_checks(const Span& span) const {
 }
 
 // Sends the recurrent states that the worker lacks, all at once: with the next step they are
-// others. Returns false if this hub does not have them.
+// others. Returns false if this hub does not have them, if they are too large, or if others are on
+// their way.
 bool SpanClient::bring_states(Span& span, const SpanBatch& batch) {
     if (has_states(span, batch.sequences)) return true;
-    const std::uint32_t num_layers = options_.num_delta(span.span.first_layer, span.span.end_layer);
-    // One set of states is under way at a time.
     if (!batch.read_state || span.gets_state ||
         state_bytes(span, batch.sequences) > options_.state_bytes_at_once)
         return false;
@@ -230,7 +231,7 @@ bool SpanClient::bring_states(Span& span, const SpanBatch& batch) {
         SpanState state{.span = span.span.id,
                         .sequence = one.id,
                         .num_tokens = one.num_before,
-                        .num_layers = num_layers};
+                        .num_layers = span.num_recurrent};
         for (std::uint32_t layer = span.span.first_layer; layer < span.span.end_layer; ++layer) {
             if (!options_.is_delta(layer)) continue;
             state.floats = batch.read_state(i, layer);
@@ -262,9 +263,9 @@ SpanUse SpanClient::use_of(Span& span, const SpanBatch& batch) {
     const bool is_measured = here && away,
                is_worth = is_measured && to_ms(*away) <= options_.worth * to_ms(*here);
     if (is_worth) span.probe_every = {};
-    // A state takes long to arrive. Until the worker answers a step behind it, it computes copies
-    // of the steps, so that its state stays that of the text and nobody waits.
-    if (span.is_recurrent &&
+    // States take long to arrive. Until the worker has answered a step behind them, it computes
+    // copies of the steps: its states stay those of the text, and no answer waits for it.
+    if (span.is_recurrent() &&
         (span.gets_state || (is_worth && !has_states(span, batch.sequences)))) {
         if (has_many_checks(span) || !bring(span, batch, options_.kv_bytes_at_once))
             return SpanUse::here;
@@ -276,11 +277,11 @@ SpanUse SpanClient::use_of(Span& span, const SpanBatch& batch) {
 
     // Check the worker, or measure it again. One with recurrent states is checked at every step as
     // long as a check is under way, so that its state stays that of the text.
-    const bool keeps_up = span.is_recurrent && has_states(span, batch.sequences);
+    const bool keeps_up = span.is_recurrent() && has_states(span, batch.sequences);
     const bool measures = keeps_up && span.wants_sample;
     if ((span.checking && !keeps_up) ||
         (is_measured && !is_worth && !measures && now < span.probe_at) ||
-        (span.is_recurrent && has_many_checks(span)))
+        (span.is_recurrent() && has_many_checks(span)))
         return SpanUse::here;
     if (!bring(span, batch, options_.kv_bytes_at_once)) return SpanUse::here;
     span.checking = true;
@@ -310,8 +311,8 @@ void SpanClient::stand_by(Span& span, const SpanBatch& batch, const PlannedSpan&
         return;
     // A standby with recurrent states computes copies of steps until it has a record. It gets no
     // state beside: the hub's own is that of the text, and continues if the first one leaves.
-    const bool keeps_up = span.is_recurrent && has_states(span, batch.sequences);
-    if (span.is_recurrent && ((span.trust.is_proven() && !keeps_up) || has_many_checks(span)))
+    const bool keeps_up = span.is_recurrent() && has_states(span, batch.sequences);
+    if (span.is_recurrent() && ((span.trust.is_proven() && !keeps_up) || has_many_checks(span)))
         return;
     const bool is_beside_hub = first.use == SpanUse::check,
                is_beside_used = first.use == SpanUse::away && !span.trust.is_proven() &&
@@ -319,7 +320,7 @@ void SpanClient::stand_by(Span& span, const SpanBatch& batch, const PlannedSpan&
                checks = (is_beside_hub || is_beside_used) && (!span.checking || keeps_up);
     const bool lacks = std::any_of(
         batch.sequences.begin(), batch.sequences.end(), [&](const SpanSequence& one) {
-            return !span.is_recurrent &&
+            return !span.is_recurrent() &&
                    one.num_before >= span.sequences.known(one.id) + options_.standby_rows;
         });
     if (!checks && !lacks) return;

@@ -6,10 +6,10 @@
 // used where it is predicted to be faster than the hub's own way, which may be its own layers or
 // rounds of experts. A span that is not used is measured again at growing intervals.
 //
-// Layers with a gated delta rule have a state instead of keys and values. A worker that does not
-// follow a text gets the states once, all at once, and computes copies of the steps until it has
-// answered behind them, so that nobody waits for the transfer. A standby gets no states beside:
-// it follows while it is checked, and where it does not, the hub itself goes on.
+// A layer with a gated delta rule has a state instead of keys and values. A worker whose states are
+// not those of the text gets all of them at once, and then computes copies of the steps until it
+// has answered one, so that no answer waits for the transfer. A standby computes copies while it is
+// checked. A standby that has missed steps cannot take over, and the hub computes the layers.
 //
 // Where two workers hold the same layers, one of them is used. The other one is a standby: it gets
 // keys and values beside, and computes the same step where that step is a check. A new standby is
@@ -52,9 +52,8 @@ struct SpanCounters {
     // Bytes of frames: steps and keys and values to workers, answers of steps from workers; and the
     // rows of the steps that were sent, and of the answers that arrived.
     std::uint64_t step_bytes = 0, kv_bytes = 0, answer_bytes = 0;
-    // Of models with gated delta rules: states of sequences that were sent to workers.
-    std::uint64_t states = 0;
     std::uint64_t step_rows = 0, answer_rows = 0;
+    std::uint64_t states = 0;   // sequences whose recurrent states were sent to a worker
     double difference_max = 0;  // largest difference of a check, as a share of the values
 };
 

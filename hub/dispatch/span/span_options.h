@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <optional>
 
 #include "hub/base/clock.h"
@@ -22,9 +23,9 @@ struct SpanOptions {
     // The newest version of these blobs. Workers that do not know it get no spans.
     std::uint16_t layer_version = 1;
     std::uint32_t kv_size = 0;  // num_kv_heads * head_dim
-    // Of a model with gated delta rules: which layers have one, [num_layers], or empty; the values
-    // that such a layer keeps of a row (SpanAnswer), as the sizes of q, k, v, b and a; and the
-    // floats of its state (SpanState).
+    // The layers that have a gated delta rule, [num_layers], or empty if there are none. The next
+    // two are those of such a layer: the sizes of q, k, v, b and a, which it keeps of a row
+    // (SpanAnswer), and the floats of its state (SpanState).
     std::vector<std::uint8_t> layer_is_delta;
     std::vector<std::size_t> delta_row_parts;
     std::uint64_t state_floats = 0;
@@ -38,14 +39,14 @@ struct SpanOptions {
             count += is_delta(layer) ? 1 : 0;
         return count;
     }
-    // Returns the number of values that a layer keeps of a row, and the sizes of its parts.
+    // Return the sizes of the parts that a layer keeps of a row, and the number of their values.
     std::vector<std::size_t> row_parts(std::uint32_t layer) const {
         return is_delta(layer) ? delta_row_parts : std::vector<std::size_t>{kv_size, kv_size};
     }
     std::uint32_t row_values(std::uint32_t layer) const {
-        std::size_t values = 0;
-        for (const std::size_t part : row_parts(layer)) values += part;
-        return static_cast<std::uint32_t>(values);
+        if (!is_delta(layer)) return 2 * kv_size;
+        return static_cast<std::uint32_t>(
+            std::accumulate(delta_row_parts.begin(), delta_row_parts.end(), std::size_t{0}));
     }
     std::uint32_t context_tokens = 0;
     // The hub itself computes this many layers at the begin and at the end: an embedding row gives

@@ -24,7 +24,7 @@ class SpanSequences {
     std::uint32_t known(std::uint64_t id) const;
     // The worker has the first `num_tokens` tokens of the sequence, and no others.
     void set(std::uint64_t id, std::uint32_t num_tokens);
-    // It got keys and values up to there, and its states are those of an earlier position.
+    // The worker got the keys and values of the first `num_tokens` tokens, but not their states.
     void set_without_states(std::uint64_t id, std::uint32_t num_tokens) {
         set(id, num_tokens);
         sequences_[id].states_from = no_states;

@@ -57,7 +57,7 @@ class SpanClientTest : public testing::Test {
         options_.kv_bytes_at_once = 20 * span_kv_bytes(3, 1, kv_size);
         add_holder();
     }
-    void add_holder(const std::string& key = {}) {
+    void add_holder(const std::string& key = {}, std::uint32_t sequences_max = 0) {
         board_->remove(1);
         board_->add({.id = 1,
                      .worker = 9,
@@ -66,7 +66,8 @@ class SpanClientTest : public testing::Test {
                      .end_layer = end_layer,
                      .num_pages = 4,
                      .page_tokens = 128,
-                     .rows_max = 4});
+                     .rows_max = 4,
+                     .sequences_max = sequences_max});
     }
 
     SpanClient make() {
@@ -116,7 +117,8 @@ class SpanClientTest : public testing::Test {
         // The sign and exponent of the first value of a key, or of a value vector.
         if (lie_in_k_) answer.kv[1] = std::byte{0x50};
         if (lie_in_v_) answer.kv[kv_size * sizeof(half) + 1] = std::byte{0x50};
-        if (lie_in_delta_) answer.kv[answer.kv.size() - 1] = std::byte{0x50};
+        // The sign of b in the last row: a small part of all that a layer keeps.
+        if (lie_in_delta_) answer.kv[answer.kv.size() - 3] ^= std::byte{0x80};
         if (holds_answers_) return static_cast<void>(held_answers_.emplace(step, answer));
         const bool is_done = verdict_ == SpanVerdict::done;
         const std::uint64_t bytes = is_done ? encode_span_answer(answer, hidden).size() : 0;
@@ -167,11 +169,11 @@ class SpanClientTest : public testing::Test {
     }
 
     // Two of the three layers have a gated delta rule from here on.
-    static constexpr std::uint32_t delta_row_values = 6;
+    static constexpr std::uint32_t delta_row_values = 46;
     bool is_recurrent() const { return !options_.layer_is_delta.empty(); }
     void become_recurrent() {
         options_.layer_is_delta = {0, 0, 0, 1, 1, 0, 0, 0};
-        options_.delta_row_parts = {1, 1, 2, 1, 1};
+        options_.delta_row_parts = {2, 2, 40, 1, 1};
         options_.state_floats = 10;
     }
 
@@ -305,15 +307,7 @@ TEST_F(SpanClientTest, LargeStatesStayHere) {
 // An answer that comes after its sequence has ended takes no place of another one.
 TEST_F(SpanClientTest, LateRefusalOfAnEndedSequenceTakesNoPlace) {
     become_recurrent();
-    board_->remove(1);
-    board_->add({.id = 1,
-                 .worker = 9,
-                 .first_layer = first_layer,
-                 .end_layer = end_layer,
-                 .num_pages = 4,
-                 .page_tokens = 128,
-                 .rows_max = 4,
-                 .sequences_max = 1});
+    add_holder({}, 1);
     SpanClient client = make();
     verdict_ = SpanVerdict::unknown_sequence;
     EXPECT_EQ(step(client, {{1, 0, 1}}), SpanUse::check);
@@ -325,15 +319,7 @@ TEST_F(SpanClientTest, LateRefusalOfAnEndedSequenceTakesNoPlace) {
 // A hub that has no states, or a worker that has room for two sequences.
 TEST_F(SpanClientTest, SequencesBeyondTheStatesStayHere) {
     become_recurrent();
-    board_->remove(1);
-    board_->add({.id = 1,
-                 .worker = 9,
-                 .first_layer = first_layer,
-                 .end_layer = end_layer,
-                 .num_pages = 4,
-                 .page_tokens = 128,
-                 .rows_max = 4,
-                 .sequences_max = 2});
+    add_holder({}, 2);
     SpanClient client = make();
     EXPECT_EQ(step(client, {{1, 0, 1}, {2, 0, 1}}), SpanUse::check);
     EXPECT_EQ(step(client, {{1, 1, 1}, {2, 1, 1}, {3, 0, 1}}), SpanUse::here);
