@@ -11,7 +11,7 @@
 //   @binding(6) out      read_write  f32 [num_rows, value_heads, value_dim]
 // S is zero before position 0, where a new text begins. A thread keeps key_rows rows of one column of S in registers
 // over all rows of the step, so that S is read and written once. With parts = ceil(key_dim / key_rows), a workgroup has
-// num_threads / parts columns of a head: 32 where key_dim is 128.
+// num_threads / parts columns of a head: 16 where key_dim is 128.
 // Dispatch (value_heads, ceil(value_dim / (num_threads / parts)), 1).
 // With `several`, the rows are those of several sequences (delta_runs.wgsl), each with the same sums:
 //   @binding(0) runs     read        u32: delta_runs.wgsl
@@ -28,7 +28,7 @@
 //@ for i in 0..several
 //@ include delta_runs.wgsl
 //@ end
-const num_threads: u32 = 256u;
+const num_threads: u32 = 128u;
 const key_rows: u32 = 16u;
 override key_heads: u32;
 override value_heads: u32;
@@ -52,40 +52,47 @@ override value_dim: u32;
 //@ end
 
 const length_eps: f32 = 1e-6;
-var<workgroup> recalled_parts: array<f32, 256>;
-var<workgroup> sum_parts: array<f32, 256>;
+var<workgroup> recalled_parts: array<f32, 128>;
+var<workgroup> sum_parts: array<f32, 128>;
 var<workgroup> square_parts: array<vec2<f32>, 16>;  // of the query and of the key
 
-// Returns four values of a query or a key from `at` on; zeros behind its end, which is `left` values away.
+// Returns true if every thread has all of its rows of S, so that no load and no store needs a condition. A constant of
+// the pipeline.
+fn is_whole() -> bool {
+  let parts = (key_dim + key_rows - 1u) / key_rows;
+  return key_dim % key_rows == 0u && num_threads % parts == 0u && value_dim % (num_threads / parts) == 0u;
+}
+// Returns four values of a query or a key from `at` on; zeros behind its end, which is `left` values away. A load that
+// stands behind a branch waits for the one before it, so that all four are made, of the first value where there is none.
 fn mixed4(at: u32, left: u32) -> vec4<f32> {
-  var four = vec4<f32>();
-  if (left > 0u) { four.x = mixed[at]; }
-  if (left > 1u) { four.y = mixed[at + 1u]; }
-  if (left > 2u) { four.z = mixed[at + 2u]; }
-  if (left > 3u) { four.w = mixed[at + 3u]; }
-  return four;
+  if (is_whole()) {
+    return vec4<f32>(mixed[at], mixed[at + 1u], mixed[at + 2u], mixed[at + 3u]);
+  }
+  let is_there = vec4<u32>(left) > vec4<u32>(0u, 1u, 2u, 3u);
+  let place = select(vec4<u32>(), vec4<u32>(at) + vec4<u32>(0u, 1u, 2u, 3u), is_there);
+  return select(vec4<f32>(), vec4<f32>(mixed[place.x], mixed[place.y], mixed[place.z], mixed[place.w]), is_there);
 }
 // Four rows of a column of S.
 fn state4(at: u32, left: u32) -> vec4<f32> {
-  var four = vec4<f32>();
-  if (left > 0u) { four.x = state[at]; }
-  if (left > 1u) { four.y = state[at + value_dim]; }
-  if (left > 2u) { four.z = state[at + 2u * value_dim]; }
-  if (left > 3u) { four.w = state[at + 3u * value_dim]; }
-  return four;
+  if (is_whole()) {
+    return vec4<f32>(state[at], state[at + value_dim], state[at + 2u * value_dim], state[at + 3u * value_dim]);
+  }
+  let is_there = vec4<u32>(left) > vec4<u32>(0u, 1u, 2u, 3u);
+  let place = select(vec4<u32>(), vec4<u32>(at) + value_dim * vec4<u32>(0u, 1u, 2u, 3u), is_there);
+  return select(vec4<f32>(), vec4<f32>(state[place.x], state[place.y], state[place.z], state[place.w]), is_there);
 }
 fn store4(at: u32, left: u32, four: vec4<f32>) {
-  if (left > 0u) { state[at] = four.x; }
-  if (left > 1u) { state[at + value_dim] = four.y; }
-  if (left > 2u) { state[at + 2u * value_dim] = four.z; }
-  if (left > 3u) { state[at + 3u * value_dim] = four.w; }
+  if (left > 0u || is_whole()) { state[at] = four.x; }
+  if (left > 1u || is_whole()) { state[at + value_dim] = four.y; }
+  if (left > 2u || is_whole()) { state[at + 2u * value_dim] = four.z; }
+  if (left > 3u || is_whole()) { state[at + 3u * value_dim] = four.w; }
 }
 fn product16(a: mat4x4<f32>, b: mat4x4<f32>) -> f32 {
   let sums = fma(a[3], b[3], fma(a[2], b[2], fma(a[1], b[1], a[0] * b[0])));
   return (sums.x + sums.y) + (sums.z + sums.w);
 }
 
-@compute @workgroup_size(256)
+@compute @workgroup_size(128)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
   let parts = (key_dim + key_rows - 1u) / key_rows;
   let columns = num_threads / parts;
@@ -144,20 +151,6 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let keys_at = query_at + all_keys;
     let key = mat4x4<f32>(mixed4(keys_at, left.x), mixed4(keys_at + 4u, left.y), mixed4(keys_at + 8u, left.z),
                           mixed4(keys_at + 12u, left.w));
-    recalled_parts[thread] = product16(s, key);
-    if (column_here == 0u && part < parts) {
-      square_parts[part] = vec2<f32>(product16(query, query), product16(key, key));
-    }
-    workgroupBarrier();
-
-    var recalled = 0.0;
-    var squares = vec2<f32>();
-    for (var i = 0u; i < parts; i += 1u) {
-      recalled += recalled_parts[i * columns + column_here];
-      squares += square_parts[i];
-    }
-    let query_scale = 1.0 / (sqrt(squares.x + length_eps) * sqrt(f32(key_dim)));
-    let key_scale = 1.0 / sqrt(squares.y + length_eps);
 //@ for i in 0..single
     let input = gates[(2u * row + 1u) * value_heads + head] + dt_bias[head];
     let decay = exp(rate * select(log(1.0 + exp(min(input, 20.0))), input, input > 20.0));
@@ -184,7 +177,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let beta = 1.0 / (1.0 + exp(-b));
 //@ end
     var value = 0.0;
-    if (is_used) {
+    if (is_used || is_whole()) {
 //@ for i in 0..single
       value = mixed[row * channels + 2u * all_keys + head * value_dim + column];
 //@ end
@@ -192,6 +185,20 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
       value = mixed[(mixed_at + row) * channels + 2u * all_keys + head * value_dim + column];
 //@ end
     }
+    recalled_parts[thread] = product16(s, key);
+    if (column_here == 0u && part < parts) {
+      square_parts[part] = vec2<f32>(product16(query, query), product16(key, key));
+    }
+    workgroupBarrier();
+
+    var recalled = 0.0;
+    var squares = vec2<f32>();
+    for (var i = 0u; i < parts; i += 1u) {
+      recalled += recalled_parts[i * columns + column_here];
+      squares += square_parts[i];
+    }
+    let query_scale = 1.0 / (sqrt(squares.x + length_eps) * sqrt(f32(key_dim)));
+    let key_scale = 1.0 / sqrt(squares.y + length_eps);
     let change = beta * (value - decay * key_scale * recalled) * key_scale;
     s = decay * s + change * key;
     sum_parts[thread] = product16(s, query);
