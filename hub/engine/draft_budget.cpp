@@ -18,6 +18,10 @@ constexpr double advantage_min = 0.02;
 constexpr double first_share = 0.25;
 // A single measurement counts as at most this many times the expected duration.
 constexpr double surprise_max = 2;
+// So many steps in a row that differ from what was expected by more than this factor are no
+// disturbance: what was learned holds no longer.
+constexpr std::uint32_t surprises_max = 3;
+constexpr double surprise_min = 4;
 // Plain steps that are measured before the first draft.
 constexpr std::uint32_t plain_steps_min = 3;
 // Steps between trials: the number doubles after each trial that changed nothing.
@@ -84,8 +88,14 @@ void DraftBudget::record(std::uint32_t sequences, std::uint32_t drafted_rows, Du
     Kind& kind = kinds_[kind_of(sequences)];
     double ms = std::max(to_ms(took), 1e-6);
     if (const double usual = expected_ms(sequences, drafted_rows);
-        usual > 0 && (drafted_rows == 0 || kind.num_drafted > 0))
-        ms = std::clamp(ms, usual / surprise_max, usual * surprise_max);
+        usual > 0 && (drafted_rows == 0 || kind.num_drafted > 0)) {
+        const bool is_near = ms < usual * surprise_min && ms > usual / surprise_min;
+        kind.surprises = is_near ? 0 : kind.surprises + 1;
+        if (kind.surprises < surprises_max)
+            ms = std::clamp(ms, usual / surprise_max, usual * surprise_max);
+        else
+            kind = {};
+    }
 
     if (drafted_rows == 0) {
         ++kind.num_plain;

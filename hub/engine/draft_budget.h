@@ -8,6 +8,8 @@
 // two: `plain` as the mean of recent steps without drafts, `row` as what recent steps with drafts
 // took longer, divided by their drafted rows. Now and then a step has another number of rows than
 // the best one, so that both times stay known; such trials become rarer while they change nothing.
+// A single step that lasts much longer or shorter than expected counts little. After several such
+// steps in a row the line or the machine is another one, and both times are learned anew.
 // This class reads no clock: the caller passes durations. Owner: the engine's thread.
 #pragma once
 
@@ -37,8 +39,9 @@ class DraftBudget {
         double rows = 0, extra_ms = 0;
         std::uint32_t num_plain = 0, num_drafted = 0;
         std::uint32_t steps_since = 0, pause = 0;
-        bool has_paid = false;  // at the latest choice without a trial, drafted rows paid
-        double row_ms() const;  // learned cost of one drafted row, at least 0
+        bool has_paid = false;        // at the latest choice without a trial, drafted rows paid
+        std::uint32_t surprises = 0;  // latest steps, all of them far from what was expected
+        double row_ms() const;        // learned cost of one drafted row, at least 0
     };
     // Returns the expected duration in ms of a step; 0: nothing is known about such steps.
     double expected_ms(std::uint32_t sequences, std::uint32_t drafted_rows) const;

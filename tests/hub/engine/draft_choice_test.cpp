@@ -123,6 +123,38 @@ TEST(DraftBudgetTest, RowsThatAreFreeAreUsedAndRowsThatDoNotPayAreNot) {
     EXPECT_LT(run_steps(100, 7, 16, 0.5, 500).rows, 3);
 }
 
+// A worker goes, and the one that takes its place is far away; or the other way round.
+TEST(DraftBudgetTest, AnotherLineIsLearnedWithinAFewSteps) {
+    const std::vector<double> gains{0.8, 0.64, 0.512, 0.41, 0.328, 0.262, 0.21, 0.168};
+    DraftBudget budget;
+    const auto run = [&](int steps, double plain, double row) {
+        std::uint32_t rows = 0;
+        for (int i = 0; i < steps; ++i) {
+            rows = budget.choose(1, gains);
+            const std::chrono::duration<double, std::milli> took(plain + row * rows);
+            budget.record(1, rows, std::chrono::duration_cast<Duration>(took));
+        }
+        return rows;
+    };
+    EXPECT_LE(run(300, 24, 12), 2u);
+    EXPECT_GE(run(20, 1000, 12), 6u);
+    EXPECT_LE(run(20, 24, 12), 2u);
+}
+
+// A pause of the machine is no other machine.
+TEST(DraftBudgetTest, SingleLateStepsChangeNothing) {
+    const std::vector<double> gains{0.8, 0.64, 0.512, 0.41};
+    DraftBudget budget;
+    std::uint32_t without = 0;
+    for (int i = 0; i < 600; ++i) {
+        const std::uint32_t rows = budget.choose(1, gains);
+        without += rows == 0;
+        const bool is_late = i % 10 > 7;
+        budget.record(1, rows, std::chrono::milliseconds(is_late ? 2000 : 100));
+    }
+    EXPECT_LT(without, 30u);
+}
+
 TEST(DraftBudgetTest, SpeedIsNeverFarBelowThatWithoutDraftsNorTheBest) {
     for (const std::uint32_t sequences : {1u, 4u, 64u})
         for (const double row : {0.0, 0.05, 0.3, 1.0})
