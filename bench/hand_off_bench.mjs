@@ -12,7 +12,8 @@
 // as many words as in --prompts, is timed by this device (turn_here), by the hub, which reads all (turn_hub), and by
 // the hub with this device's pages (turn_moved, POST /v1/pages). `bytes`: of the pages that went.
 // --cases N: instead draws N cases (line, prompt, answer) by the seed, runs each in all three ways, and prints which of
-// them the page would have chosen beside the fastest.
+// them the page would have chosen beside the fastest. A hand-off ends once it takes three times as long as the faster
+// one of the other ways; its time is then such a limit, with a > before it.
 // example: node bench/hand_off_bench.mjs --header
 import { cpSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -99,10 +100,12 @@ await page.evaluate(() => {
     return (await next("ready")).ready;
   };
   globalThis.otherLine = () => post("CONNECTION");
-  globalThis.answer = async (body, wish) => {
-    const began = performance.now();
+  let num_answers = 0;
+  globalThis.answer = async (body, wish, limit_ms) => {
+    const began = performance.now(), id = num_answers += 1;
     let first_ms = 0, text = "", placed = null;
-    post("GET_TOKEN", { answer: 1, body, conversation: body.messages[0].content, wish });
+    post("GET_TOKEN", { answer: id, body, conversation: body.messages[0].content, wish });
+    const limit = limit_ms ? setTimeout(() => post("CANCEL", { answer: id }), limit_ms) : 0;
     for (;;) {
       const one = await next("placed", "text", "ended");
       if (one.placed) placed = one;
@@ -115,6 +118,8 @@ await page.evaluate(() => {
         text += one.text;
       }
       if (one.ended) {
+        clearTimeout(limit);
+        if (one.ended.finish_reason === "cancelled") return { placed, is_cut: true, total_ms: limit_ms };
         const total_ms = one.at - began, { completion_tokens: count, tokens_per_s } = one.ended;
         first_ms ||= total_ms - (tokens_per_s > 0 ? 1000 * (count - 1) / tokens_per_s : 0);
         return { placed, first_ms, total_ms, text, ended: one.ended };
@@ -164,13 +169,13 @@ function promptOf(num_tokens) {
 
 const hub_speed = { prompt_tokens_per_s: 0, answer_tokens_per_s: 0 };
 const asked = (content) => [{ role: "user", content }];
-async function answer(way, messages, max_tokens, rows, sends) {
+async function answer(way, messages, max_tokens, rows, sends, limit_ms = 0) {
   const body = { messages, max_tokens, temperature: 0 };
   const wish = {
     words: "to_hub", hub_answers: true, hub_context_tokens: info.context_tokens, answer_tokens: max_tokens,
     hub: hub_speed, place: way, rows, sends,
   };
-  const one = await page.evaluate(([asked, wished]) => globalThis.answer(asked, wished), [body, wish]);
+  const one = await page.evaluate((given) => globalThis.answer(...given), [body, wish, limit_ms]);
   if (one.timings?.prompt_n >= 16) {
     hub_speed.prompt_tokens_per_s = Math.max(one.timings.prompt_per_second, hub_speed.prompt_tokens_per_s * 0.9);
   }
@@ -250,27 +255,32 @@ function random() {
 }
 const between = (low, high) => Math.exp(Math.log(low) + random() * (Math.log(high) - Math.log(low)));
 
+const first_hand_off_ms_max = 5000;
 async function measureCase(number) {
   const rtt_ms = Math.round(between(1, 120)), mbit_per_s = Math.round(between(5, 1000));
   const num_tokens = Math.round(between(32, context_tokens - 100)), max_tokens = Math.round(between(16, 64));
   await setLine(rtt_ms, mbit_per_s);
   // A user of this line has been answered by each way before; this also measures the line.
-  for (const way of ["here", "hub", "handed"]) await answer(way, asked(promptOf(200)), 16, undefined, "");
+  for (const way of ["here", "hub", "handed"])
+    await answer(way, asked(promptOf(200)), 16, undefined, "", way === "handed" ? first_hand_off_ms_max : 0);
   const ways = {};
   let choice = null;
   for (const way of ["here", "hub", "handed"]) {
+    const limit_ms = way === "handed" ? 3 * Math.min(ways.here.total_ms, ways.hub.total_ms) : 0;
     const times = [];
     for (let i = 0; i < Number(options.repeat); i += 1) {
-      const one = await answer(way, asked(promptOf(num_tokens)), max_tokens, undefined, "");
+      const one = await answer(way, asked(promptOf(num_tokens)), max_tokens, undefined, "", limit_ms);
       choice ??= one.placed;
-      times.push({ total_ms: one.total_ms, tokens: one.ended });
+      times.push(one);
     }
-    ways[way] = { total_ms: median(times.map(({ total_ms }) => total_ms)), ...times[0].tokens };
+    times.sort((a, b) => a.total_ms - b.total_ms);
+    const { total_ms, ended, is_cut } = times[times.length >> 1];
+    ways[way] = { total_ms, ...ended, printed: `${is_cut ? ">" : ""}${total_ms.toFixed(0)}` };
   }
   const fastest = Object.keys(ways).sort((a, b) => ways[a].total_ms - ways[b].total_ms)[0];
   const loss = ways[choice.chosen].total_ms / ways[fastest].total_ms;
   console.log([basename(options.model), adapter_name, number, rtt_ms, mbit_per_s, ways.here.prompt_tokens,
-    max_tokens, ...Object.values(ways).map(({ total_ms }) => total_ms.toFixed(0)), fastest, choice.chosen,
+    max_tokens, ...Object.values(ways).map(({ printed }) => printed), fastest, choice.chosen,
     choice.is_measured, choice.by_thresholds, loss.toFixed(3)].join(","));
   return { is_right: fastest === choice.chosen, loss };
 }

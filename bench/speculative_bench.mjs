@@ -8,7 +8,7 @@
 // replay@P or replay@P+MS: answers that were given before, each token of them right with the probability P and charged
 // with MS milliseconds (replay_hub), for models with random weights. Each prompt is then sent once beforehand.
 // A share P [0] of the frames on each line is late by X ms [200] more, and what follows it waits. The line gets its
-// round trip time once the worker has loaded its weights.
+// round trip time once the worker has loaded its weights and the answers to be drafted have been given.
 // Prompts are --words words of FILE each, from --prompts places of it; with --ids, N token ids each, for a package
 // without a tokenizer. MOEX_BUILD: build folder [build]. For each round
 // trip time there is a hub, a proxy and a worker per kind of draft. They run alternately, and only one works at a time.
@@ -79,11 +79,11 @@ const prompts = Array.from({ length: Math.max(num_prompts, users_max) }, (_, i) 
 });
 
 // Streams one completion. Resolves to its text, and to the arrival times of its events with the tokens of each.
-async function stream(side, prompt, seed) {
+async function stream(side, prompt, seed, max_tokens = Number(options.tokens)) {
   const response = await fetch(`${side.hub.url}/v1/completions`, {
     method: "POST", headers: { "Content-Type": "application/json" },
     body: JSON.stringify({
-      model: side.model, prompt, seed, max_tokens: Number(options.tokens), temperature: Number(options.temperature),
+      model: side.model, prompt, seed, max_tokens, temperature: Number(options.temperature),
       top_p: Number(options["top-p"]), stream: true, stream_options: { include_usage: true }, ignore_eos: true,
     }),
   });
@@ -106,7 +106,7 @@ async function stream(side, prompt, seed) {
   return answer;
 }
 
-async function open(rtt_ms, draft) {
+async function open(draft) {
   const speculative = draft === "off" ? "off" : options.speculative;
   const [, acceptance, ms = "0"] = /^replay@([\d.]+)(?:\+([\d.]+))?$/.exec(draft) ?? [];
   const program = acceptance ? ["replay_hub", acceptance, ms] : ["moex-hub"];
@@ -120,7 +120,6 @@ async function open(rtt_ms, draft) {
   const worker = in_tab ? await startTab(far)
     : await NativeWorker.start(far, ["--budget-mb", "20000", ...words("worker-args")]);
   await hub.until((status) => status.health === "ok", "every expert to have an answerer");
-  line.set(Number(rtt_ms));
   const model = (await (await fetch(`${hub.url}/v1/models`)).json()).data[0].id;
   return { draft, hub, line, worker, model, learns: Boolean(acceptance) };
 }
@@ -192,10 +191,15 @@ try {
   for (const rtt_ms of list("rtt-ms")) {
     const sides = [];
     try {
-      for (const draft of list("drafts")) sides.push(await open(rtt_ms, draft));
-      for (const side of sides) await stream(side, prompts[0], 0);   // warm-up
+      const opened = await Promise.allSettled(list("drafts").map(open));
+      sides.push(...opened.flatMap(({ value }) => value ?? []));
+      for (const { reason } of opened) if (reason) throw reason;
       for (const side of sides.filter(({ learns }) => learns))
         await Promise.all(prompts.map((prompt, i) => stream(side, prompt, i)));
+      for (const side of sides) {
+        side.line.set(Number(rtt_ms));
+        await stream(side, prompts[0], 0, 8);   // warm-up
+      }
       for (const users of list("users").map(Number)) {
         await measure(sides, users);
         for (const side of sides) console.log(row(side, sides[0], rtt_ms, users));
