@@ -408,8 +408,13 @@ void Decoder::State::expect_layer(const ExpertCall& call) {
         const auto bytes_of = [](const HubMatrix& matrix) {
             return std::span(matrix.packed.data, matrix.packed.size_bytes());
         };
-        reads[0] = {{bytes_of(next.q), bytes_of(next.k), bytes_of(next.v)}};
-        reads[1] = {{bytes_of(next.o)}};
+        if (config.has_keys(call.layer + 1)) {
+            reads[0] = {{bytes_of(next.q), bytes_of(next.k), bytes_of(next.v)}};
+            reads[1] = {{bytes_of(next.o)}};
+        } else {
+            reads[0] = {{bytes_of(next.delta_net.qkv), bytes_of(next.delta_net.z)}};
+            reads[1] = {{bytes_of(next.delta_net.out)}};
+        }
     }
     threads.expect_job(call.sent + usual_round, reads);
 }

@@ -79,7 +79,8 @@ struct PackedMatrix {
         return (num_groups() + groups_per_block() - 1) / groups_per_block();
     }
     std::size_t panel_bytes() const { return num_blocks() * block_bytes(); }
-    std::size_t size_bytes() const { return num_panels() * panel_bytes(); }
+    // 0 for a matrix without values
+    std::size_t size_bytes() const { return group_size > 0 ? num_panels() * panel_bytes() : 0; }
     const std::byte* panel(std::uint32_t index) const { return data + index * panel_bytes(); }
 };
 

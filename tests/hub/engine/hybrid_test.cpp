@@ -102,6 +102,28 @@ TEST_F(HybridTest, CutsNeighboursAndMicroBatchesChangeNoBit) {
     }
 }
 
+// While a round is out the threads are told which matrices they will need next, and those of a
+// layer with a gated delta rule are others. Packed matrices alone are announced.
+TEST_F(HybridTest, RoundsElsewhereChangeNoBit) {
+    DecoderOptions options;
+    options.arithmetic = Arithmetic::int8;
+    auto packed = Decoder::create(package_, test::compute_threads(), options);
+    ASSERT_TRUE(packed.ok()) << packed.error().message;
+    FarExperts far(local_, 1ms);
+    const std::vector<TokenId> ids = test::random_tokens(20, 256, 1);
+    std::vector<float> logits[2];
+    for (int i = 0; i < 2; ++i) {
+        KvCache cache(package_->config(), {16, 64});
+        KvCache::Sequence sequence(cache);
+        const StepRows rows{.kv = &sequence, .tokens = ids, .all_logits = true};
+        ExpertBackend& experts = i == 0 ? static_cast<ExpertBackend&>(experts_) : far;
+        auto result = (*packed)->run({&rows, 1}, experts, 1, {});
+        ASSERT_TRUE(result.ok()) << result.error().message;
+        logits[i] = std::move(result->logits);
+    }
+    EXPECT_EQ(std::memcmp(logits[0].data(), logits[1].data(), logits[0].size() * 4), 0);
+}
+
 TEST_F(HybridTest, StepThatFailedIsRepeatedWithTheSameBits) {
     const std::vector<TokenId> ids = test::random_tokens(60, 256, 4);
     const std::vector<float> wanted = alone(ids);
