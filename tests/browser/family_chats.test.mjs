@@ -21,8 +21,9 @@ async function alone(model, flags, story) {
 }
 
 // Serves a model whose experts two workers share, and calls `story(hub)`.
-async function shared(model, flags, story) {
-  const hub = await Hub.start(["--model", model, "--local-fallback", "off", "--replicas", "1", ...exact, ...patient]);
+async function shared(model, flags, story, arithmetic = exact) {
+  const hub = await Hub.start(["--model", model, "--local-fallback", "off", "--replicas", "1", ...arithmetic,
+    ...patient]);
   const workers = [];
   try {
     for (const nickname of ["one", "other"])
@@ -86,4 +87,9 @@ for (const [family, { syntax }] of Object.entries(families))
       farthest(await scores(hub, golden), 1e-3, wanted.scores);
       await allRemote(hub, ["vulkan", "vulkan"]);
     });
+    // A hub with the flags that it has by default, whose words are its own.
+    await shared(model, ["--backend", "cpu"], async (hub) => {
+      await talkInAll(hub, family);
+      await allRemote(hub, ["cpu", "cpu"]);
+    }, []);
   });

@@ -62,8 +62,8 @@ fn is_whole() -> bool {
   let parts = (key_dim + key_rows - 1u) / key_rows;
   return key_dim % key_rows == 0u && num_threads % parts == 0u && value_dim % (num_threads / parts) == 0u;
 }
-// Returns four values of a query or a key from `at` on; zeros behind its end, which is `left` values away. A load that
-// stands behind a branch waits for the one before it, so that all four are made, of the first value where there is none.
+// Returns four values of a query or a key from `at` on; zeros behind its end, which is `left` values away. A load
+// behind a branch waits for the one before it, so that all four are made; for no value, the first one is loaded.
 fn mixed4(at: u32, left: u32) -> vec4<f32> {
   if (is_whole()) {
     return vec4<f32>(mixed[at], mixed[at + 1u], mixed[at + 2u], mixed[at + 3u]);
