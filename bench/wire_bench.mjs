@@ -1,9 +1,11 @@
 // Measures the dtype of rows on the wire: the perplexity of the demo's text, scored through a hub and one worker on the
 // processor, and the bytes per token in each direction.
-//   node bench/wire_bench.mjs [--model DIR] [--text FILE] [--windows N] [--arithmetic exact|int8] [--header]
+//   node bench/wire_bench.mjs [--model DIR] [--text FILE] [--windows N] [--arithmetic exact|int8] [--wire-dtype DTYPE]
+//                             [--header]
 // MOEX_BUILD: build folder [build]. Measures each dtype of x with answers in f16, without and with LZ4 (`serve --lz4`).
-// CSV: see `columns`; `of_f16` is the perplexity divided by the perplexity with x in f16; `us_per_token` is the time of
-// scoring a token, hub and worker together on this machine.
+// --wire-dtype f32|bf16|int8: measures x and answers in this dtype instead, also without LZ4 and with it.
+// CSV: see `columns`; `of_f16` is the perplexity divided by the perplexity with x in f16, empty where that was not
+// measured; `us_per_token` is the time of scoring a token, hub and worker together on this machine.
 // example: node bench/wire_bench.mjs --arithmetic exact --header
 import { readFileSync } from "node:fs";
 import { readFlags } from "./flags.mjs";
@@ -15,6 +17,7 @@ const columns = "worker,x,y,lz4,windows,perplexity,of_f16,bytes_out_per_token,by
 const window_tokens = 512;
 const options = {
   model: "static/models/demo", text: "tests/golden/demo/val_excerpt.txt", windows: "24", arithmetic: "int8",
+  "wire-dtype": "f16",
 };
 const with_header = readFlags("wire_bench", options);
 
@@ -30,7 +33,7 @@ async function ask(hub, path, body) {
 async function measure(x, lz4) {
   const hub = await Hub.start(["--model", options.model, "--local-fallback", "off", "--replicas", "1",
     "--timeout-ms", "60000", "--round-deadline-s", "300", "--prefix-cache", "off", "--wire-x", x,
-    ...(lz4 ? ["--lz4"] : [])]);
+    "--wire-dtype", options["wire-dtype"], ...(lz4 ? ["--lz4"] : [])]);
   let worker = null;
   try {
     worker = await NativeWorker.start(hub, ["--backend", "cpu", "--arithmetic", options.arithmetic]);
@@ -63,13 +66,14 @@ async function measure(x, lz4) {
 }
 
 if (with_header) console.log(columns);
+const dtype = options["wire-dtype"];
 let of = 0;
-for (const x of ["wire", "int8"]) {
+for (const x of dtype === "f16" ? ["wire", "int8"] : ["wire"]) {
   for (const lz4 of [false, true]) {
     const found = await measure(x, lz4);
     of ||= found.perplexity;
-    console.log([options.arithmetic, x === "wire" ? "f16" : x, "f16", lz4 ? "on" : "off", found.num_windows,
-      found.perplexity.toFixed(4), (found.perplexity / of).toFixed(5), found.out.toFixed(0), found.in.toFixed(0),
-      found.us.toFixed(0)].join(","));
+    console.log([options.arithmetic, x === "wire" ? dtype : x, dtype, lz4 ? "on" : "off", found.num_windows,
+      found.perplexity.toFixed(4), dtype === "f16" ? (found.perplexity / of).toFixed(5) : "", found.out.toFixed(0),
+      found.in.toFixed(0), found.us.toFixed(0)].join(","));
   }
 }

@@ -55,7 +55,8 @@ struct SwarmOptions {
     // If true, x is sent as int8 to workers that accept int8. The option applies where answers are
     // f16 and need not be identical from worker to worker.
     bool x_int8 = false;
-    // when deterministic, workers send unsummed answers and the hub sums them in expert order
+    // When deterministic, and where rows are f32, workers send unsummed answers and the hub sums
+    // them in expert order.
     ExpertRounding rounding;
     HedgePolicy hedge;
     std::uint32_t replicas = 2;
@@ -149,8 +150,9 @@ struct SetFrameLimit {
     std::uint64_t bytes;
 };
 // Requests that the local backend computes these pairs. on_local() takes the result. With
-// deterministic rounding, x and gates are already rounded for the wire. `round` and `attempt` are 0
-// for a call that only measures the time of the local backend.
+// deterministic rounding, x and gates are already rounded for the wire. Gates are 1 where the hub
+// multiplies the answers by them while it sums (ExpertRounding). `round` and `attempt` are 0 for a
+// call that only measures the time of the local backend.
 struct ComputeLocally {
     RoundId round;
     std::uint64_t attempt;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "hub/base/clock.h"
+#include "protocol/half.h"
 #include "protocol/result.h"
 #include "protocol/tensor_format.h"
 
@@ -133,12 +134,21 @@ class ExpertCompute {
     }
 };
 
-// The rounding of values on every backend. With --deterministic, x, gates and each expert's answer
-// are rounded to `wire_dtype`. The sum over experts runs in f32 in ascending expert order. The
-// arithmetic of a row does not depend on the batch that contains it.
+// The rounding of values on every backend. With --deterministic, x and each expert's answer are
+// rounded to `wire_dtype`, and gates as rounded_gate() does. The sum over experts runs in f32 in
+// ascending expert order. The arithmetic of a row does not depend on the batch that contains it.
 struct ExpertRounding {
     bool deterministic = false;
     Dtype wire_dtype = Dtype::f16;
+
+    // Gates are f16 on the wire, whatever the dtype of the rows. Beside f32 rows that would be the
+    // only rounding. So the hub then sends gates of 1, and multiplies each pair's answer by the
+    // gate itself before it sums. The bits are those of a worker that multiplies by the f32 gate.
+    bool hub_multiplies_gates() const { return wire_dtype == Dtype::f32; }
+    // Returns the gate by which an expert's answer is multiplied with --deterministic.
+    float rounded_gate(float gate) const {
+        return hub_multiplies_gates() ? gate : half_to_float(float_to_half(gate));
+    }
 
     // Returns the dtype that a row of x, and the answers to it, have on the wire. This is
     // `wire_dtype`, with one exception: f16 ends at 65504, and a row with a larger value is sent as

@@ -236,8 +236,7 @@ void LocalExperts::State::sum_slots(const ExpertBatch& batch, const PairOrder& o
                     const std::span<float> answer{y + std::size_t{slot} * hidden_size, hidden_size};
                     const float gate = batch.expert_weights[order.pair_of_slot[slot]];
                     if (rounding.deterministic) {
-                        // Gate weights are f16 on the wire, whatever the dtype of the rows.
-                        scale_by(answer, half_to_float(float_to_half(gate)));
+                        scale_by(answer, rounding.rounded_gate(gate));
                         round_rows(dtype, answer, hidden_size);
                         add_to(sum, answer);
                     } else {

@@ -29,7 +29,8 @@ Status Round::open(const ExpertBatch& batch, RoundRows rows, const RoundOptions&
     hidden_size = batch.hidden_size;
     top_k = batch.top_k;
     copies = options.copies;
-    unsummed = options.rounding.deterministic || copies > 1;
+    const bool hub_multiplies_gates = options.rounding.hub_multiplies_gates();
+    unsummed = options.rounding.deterministic || copies > 1 || hub_multiplies_gates;
     attempts.clear();
     answers.clear();
     waiting = false;
@@ -52,6 +53,7 @@ Status Round::open(const ExpertBatch& batch, RoundRows rows, const RoundOptions&
     pair_row.resize(std::size_t{num_tokens} * top_k);
     pair_gate.resize(pair_row.size());
     wire_gate.resize(pair_row.size());
+    pair_factor.resize(hub_multiplies_gates ? pair_row.size() : 0);
     num_slices_cut = 0;
     for (std::uint32_t begin = 0, end = 0, block = 0; begin < num_tokens; begin = end, ++block) {
         const bool wide = begin >= num_narrow_rows;
@@ -113,9 +115,15 @@ void Round::cut_block(const ExpertBatch& batch, const RoundOptions& options, con
             const std::uint32_t pair = pair_begin_of[batch.expert_ids[i]]++;
             const float gate = batch.expert_weights[i];
             pair_row[pair] = static_cast<std::uint16_t>(row);
-            wire_gate[pair] = float_to_half(gate);
-            pair_gate[pair] = options.rounding.deterministic ? half_to_float(wire_gate[pair])
-                                                             : gate;
+            if (options.rounding.hub_multiplies_gates()) {
+                pair_gate[pair] = 1;
+                pair_factor[pair] = gate;
+            } else {
+                pair_gate[pair] = options.rounding.deterministic
+                                      ? options.rounding.rounded_gate(gate)
+                                      : gate;
+            }
+            wire_gate[pair] = float_to_half(pair_gate[pair]);
         }
 }
 
@@ -309,7 +317,11 @@ RoundSum Round::finish(ExpertAnswer& provenance) {
         const bool local = answer.worker == 0;
         const std::span<const std::uint16_t> rows(pair_row.data() + slice.pair_begin,
                                                   slice.num_pairs());
-        if (answer.unsummed) sum.add(number, slice.answer_pair, rows);
+        if (answer.unsummed)
+            sum.add(number, slice.answer_pair, rows,
+                    pair_factor.empty() ? std::span<const float>()
+                                        : std::span<const float>(pair_factor)
+                                              .subspan(slice.pair_begin, slice.num_pairs()));
 
         const std::uint16_t remote = !local, here = local, hedged = slice.hedged,
                             verified = !local && answer.evidence == Evidence::verified,

@@ -5,13 +5,14 @@
 // of hedging, cancelling, timeout and retry.
 //
 // The first answer to a slice wins. A round that sends every slice to several workers at once
-// requests unsummed answers, so that parts of different covers may be mixed. In a summed round an
-// answer is a sum over all slices of its attempt, so it can be used only as a whole. An invariant
-// allows this: if a slice already has a live attempt, a new attempt contains only slices of the
-// newest such attempt. So of two attempts that share a slice one contains the other. A larger sum
-// that arrives later replaces the answers for the slices that it contains. Example: attempt 1 has
-// slices {0,1,2}; it is slow, so attempt 2 repeats {1,2}. If 2 answers first and 1 later, the sum
-// of 1 replaces that of 2.
+// requests unsummed answers, so that parts of different covers may be mixed. A round of f32 rows
+// requests them, too, because the hub multiplies the answers by their gates (ExpertRounding). In a
+// summed round an answer is a sum over all slices of its attempt, so it can be used only as a
+// whole. An invariant allows this: if a slice already has a live attempt, a new attempt contains
+// only slices of the newest such attempt. So of two attempts that share a slice one contains the
+// other. A larger sum that arrives later replaces the answers for the slices that it contains.
+// Example: attempt 1 has slices {0,1,2}; it is slow, so attempt 2 repeats {1,2}. If 2 answers first
+// and 1 later, the sum of 1 replaces that of 2.
 #pragma once
 
 #include <cstdint>
@@ -133,8 +134,15 @@ struct Round {
     std::vector<std::shared_ptr<const WireRows>> encodings;
     // [num_pairs]: row of each pair, sorted by (block, expert, row)
     std::vector<std::uint16_t> pair_row;
-    std::vector<float> pair_gate;   // [num_pairs]: gate of each pair
-    std::vector<half> wire_gate;    // [num_pairs]: gates as they are sent
+    // [num_pairs]: gate by which the worker or the local backend multiplies each pair's answer;
+    // wire_gate: the same as it is sent
+    std::vector<float> pair_gate;
+    std::vector<half> wire_gate;
+    // [num_pairs]: gate by which finish() multiplies each pair's answer, where the hub multiplies
+    // gates (ExpertRounding); else empty. Example: with f32 rows a pair of the gate 0.30798325 has
+    // pair_gate 1 and pair_factor 0.30798325; with f16 rows it has pair_gate 0.30798325 and
+    // wire_gate 0.30786.
+    std::vector<float> pair_factor;
     std::vector<CallSlice> slices;  // slices of the round, sorted by (block, expert)
     std::uint32_t slices_left = 0;
     std::vector<AttemptId> attempts;  // attempts in flight, and attempts that wait for a verdict

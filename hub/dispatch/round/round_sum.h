@@ -25,11 +25,15 @@ class RoundSum {
     // add().
     std::uint32_t keep(std::vector<float> y);
     // Adds consecutive rows of the stored answer number `answer`, from `first_row` on, to the rows
-    // `rows` of the round. The sum follows the order of these calls.
+    // `rows` of the round. The sum follows the order of these calls. Each row of the answer is
+    // multiplied by its factor, if `factors` [rows.size()] is not empty; either all calls have
+    // factors, or none.
     template <class Row>
-    void add(std::uint32_t answer, std::uint32_t first_row, std::span<const Row> rows) {
+    void add(std::uint32_t answer, std::uint32_t first_row, std::span<const Row> rows,
+             std::span<const float> factors = {}) {
         const auto begin = static_cast<std::uint32_t>(rows_.size());
         rows_.insert(rows_.end(), rows.begin(), rows.end());
+        factors_.insert(factors_.end(), factors.begin(), factors.end());
         parts_.push_back({answer, first_row, begin, static_cast<std::uint32_t>(rows_.size())});
     }
     // Sets the object to which the memory of the stored answers is returned in the end.
@@ -61,6 +65,7 @@ class RoundSum {
     Kept kept_;
     std::vector<Part> parts_;
     std::vector<std::uint32_t> rows_;
+    std::vector<float> factors_;  // [rows_.size()], or empty
 };
 
 }  // namespace moex

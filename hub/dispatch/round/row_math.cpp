@@ -24,4 +24,9 @@ MOEX_WIDE_LOOPS void add_row(float* __restrict sum, const float* __restrict row,
     for (std::size_t i = 0; i < count; ++i) sum[i] += row[i];
 }
 
+MOEX_WIDE_LOOPS void add_scaled_row(float* __restrict sum, const float* __restrict row,
+                                    float factor, std::size_t count) {
+    for (std::size_t i = 0; i < count; ++i) sum[i] += row[i] * factor;
+}
+
 }  // namespace moex

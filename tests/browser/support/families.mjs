@@ -9,8 +9,8 @@ import { build, run } from "./hub.mjs";
 export const { Template } = createRequire(join(resolve(process.env.MOEX_NPM ?? "build/npm"), "package.json"))(
   "@huggingface/jinja");
 
-// The hub's own experts round rows and gates as the wire does, so that only the order of f32 sums differs, and now and
-// then the direction in which a gate is rounded to f16.
+// Nothing is rounded between hub and worker: neither rows nor gates (ExpertRounding in hub/engine/expert_backend.h). So
+// only the order of f32 sums within an expert differs from the hub's own.
 export const exact = ["--deterministic", "--wire-dtype", "f32", "--kv-dtype", "f32"];
 export const patient = ["--timeout-ms", "60000", "--round-deadline-s", "300"];
 
@@ -54,6 +54,20 @@ export function farthest(got, bound, wanted) {
   }
   console.log(`largest difference of a log-probability: ${worst}`);
   assert.ok(worst <= bound, `${worst}`);
+}
+
+// Compares scores() with golden.json, which an independent implementation wrote. The experts must be as the checkpoint
+// stores them. Prints the largest difference of a log-probability, with `name`.
+export function nearGolden(name, got, golden, bound = 1e-3) {
+  let worst = 0, compared = 0;
+  for (const [i, { values }] of got.entries())
+    for (const [at, loss] of golden[i].nll.entries()) {
+      worst = Math.max(worst, Math.abs(values[at] + loss));
+      ++compared;
+    }
+  console.log(`${name}: ${compared} golden log-probabilities, largest difference ${worst.toExponential(1)}`);
+  assert.ok(compared > 0 && worst <= bound, `${name}: ${worst}`);
+  return compared;
 }
 
 // Checks that workers on these backends, in alphabetical order, have computed every call and no wrong row.

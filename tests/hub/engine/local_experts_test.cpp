@@ -76,9 +76,10 @@ TEST_P(LocalExpertsTest, ARoundIsTheWeightedSumInExpertOrder) {
             weights.push_back(0.3f + 0.1f * static_cast<float>(i));
         }
 
-    for (const bool deterministic : {false, true}) {
-        LocalExperts experts(package_, test::compute_threads(),
-                             {.deterministic = deterministic, .wire_dtype = Dtype::f16});
+    for (const ExpertRounding rounding :
+         {ExpertRounding{}, ExpertRounding{.deterministic = true, .wire_dtype = Dtype::f16},
+          ExpertRounding{.deterministic = true, .wire_dtype = Dtype::f32}}) {
+        LocalExperts experts(package_, test::compute_threads(), rounding);
         std::vector<float> y(x.size());
         const auto answer = experts
                                 .submit({.layer = 0,
@@ -98,7 +99,7 @@ TEST_P(LocalExpertsTest, ARoundIsTheWeightedSumInExpertOrder) {
             std::vector<float> row(x.begin() + token * hidden, x.begin() + (token + 1) * hidden);
             const std::span<const float> mine = std::span(y).subspan(std::size_t{token} * hidden,
                                                                      hidden);
-            if (!deterministic) {
+            if (!rounding.deterministic) {
                 std::vector<double> wanted(hidden, 0.0);
                 for (std::uint32_t i = 0; i < top_k; ++i) {
                     const auto one = exact(0, ids[token * top_k + i], row);
@@ -109,13 +110,16 @@ TEST_P(LocalExpertsTest, ARoundIsTheWeightedSumInExpertOrder) {
                 continue;
             }
             // The results of compute() for rounded rows and gates, added in ascending expert order,
-            // have the same bits as the round's result.
-            round_rows(Dtype::f16, row, hidden);
+            // have the same bits as the round's result. Beside f32 rows the gates are not rounded.
+            round_rows(rounding.wire_dtype, row, hidden);
             std::vector<float> sum(hidden, 0.0f), one(hidden);
             std::vector<std::uint32_t> order{0, 1};
             if (ids[token * top_k] > ids[token * top_k + 1]) std::swap(order[0], order[1]);
             for (const std::uint32_t i : order) {
-                const float gate = half_to_float(float_to_half(weights[token * top_k + i]));
+                const float exact_gate = weights[token * top_k + i],
+                            gate = rounding.wire_dtype == Dtype::f32
+                                       ? exact_gate
+                                       : half_to_float(float_to_half(exact_gate));
                 ASSERT_TRUE(experts.compute(0, ids[token * top_k + i], row, {&gate, 1}, one).ok());
                 for (std::uint32_t j = 0; j < hidden; ++j) sum[j] += one[j];
             }

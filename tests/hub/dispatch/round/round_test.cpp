@@ -131,6 +131,77 @@ TEST(RoundTest, SumOrderDoesNotDependOnArrival) {
     }
 }
 
+// Returns value `c` of the answer of an expert to a row, before the gate.
+float value_of(std::uint32_t expert, std::uint32_t row, std::uint32_t c) {
+    return 0.37f * static_cast<float>(expert + 1) - 0.11f * static_cast<float>(row) +
+           0.013f * static_cast<float>(c);
+}
+
+// Answers slices of the round as a worker does: each row is multiplied by the gate that was sent.
+void answer(Round& round, WorkerId worker, std::vector<std::uint32_t> slices) {
+    Attempt attempt;
+    attempt.worker = worker;
+    attempt.slices = std::move(slices);
+    GroupDispatch group;
+    round.fill_group(attempt, group);
+    EXPECT_EQ(group.shape.dtype, Dtype::f32);
+    EXPECT_TRUE(group.shape.unsummed);
+    std::vector<float> y;
+    std::size_t pair = 0;
+    for (const GroupExpert& expert : group.experts)
+        for (std::uint32_t i = 0; i < expert.num_rows; ++i, ++pair)
+            for (std::uint32_t c = 0; c < hidden; ++c)
+                y.push_back(value_of(expert.expert, attempt.tokens[group.rows[pair]], c) *
+                            half_to_float(group.gates[pair]));
+    round.accept(attempt, std::move(y), true);
+}
+
+// No gate here is a value of f16. The twin of the sum multiplies and adds in f32, expert by expert.
+TEST(RoundTest, AnswersInF32AreMultipliedByTheGatesThemselves) {
+    Rows rows({0.5f, -3.0f, 0.25f, 7.0f, 2.0f});
+    for (std::size_t i = 0; i < rows.ids.size(); ++i) {
+        const std::size_t row = i / top_k;
+        rows.ids[i] = static_cast<std::uint16_t>(i % top_k == 0 ? 3 - row % 2 : row % 2);
+        rows.weights[i] = 0.30798325f + 0.0123457f * static_cast<float>(i);
+    }
+    std::vector<float> want(rows.x.size());
+    for (std::uint32_t row = 0; row < 5; ++row)
+        for (std::uint16_t expert = 0; expert < num_experts; ++expert)
+            for (std::uint32_t i = row * top_k; i < (row + 1) * top_k; ++i)
+                for (std::uint32_t c = 0; rows.ids[i] == expert && c < hidden; ++c) {
+                    const float product = value_of(expert, row, c) * rows.weights[i];
+                    want[row * hidden + c] += product;
+                }
+
+    for (const bool deterministic : {false, true}) {
+        RoundOptions options = deterministic_options();
+        options.rounding = {.deterministic = deterministic, .wire_dtype = Dtype::f32};
+        Round round;
+        ASSERT_TRUE(open(round, rows.batch(), options).ok());
+        ASSERT_EQ(round.slices.size(), num_experts);
+        answer(round, 8, {1, 3});
+        answer(round, 7, {0});
+        answer(round, 0, {2});
+        ExpertAnswer provenance;
+        EXPECT_EQ(round.finish(provenance).values(), want);
+    }
+}
+
+TEST(RoundTest, RowsOfOtherDtypesSendTheirGates) {
+    const Rows rows({0.5f, -3.0f});
+    for (const Dtype dtype : {Dtype::f16, Dtype::bf16, Dtype::int8})
+        for (const bool deterministic : {false, true}) {
+            RoundOptions options = deterministic_options();
+            options.rounding = {.deterministic = deterministic, .wire_dtype = dtype};
+            Round round;
+            ASSERT_TRUE(open(round, rows.batch(), options).ok());
+            EXPECT_EQ(round.unsummed, deterministic);
+            EXPECT_TRUE(round.pair_factor.empty());
+            EXPECT_EQ(round.pair_gate, (std::vector<float>{0.5f, 0.5f, 0.25f, 0.25f}));
+            EXPECT_EQ(half_to_float(round.wire_gate[2]), 0.25f);
+        }
+}
+
 // The frame of a group copies its rows from the rows that were encoded once for the round. They are
 // equal, bit for bit, to rows encoded for this group alone. This also holds for more than 64 rows,
 // for int8, and for rows widened to bf16.
