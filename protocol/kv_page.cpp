@@ -102,7 +102,7 @@ Status check_ranges(const KvPage& page, std::uint64_t num_tokens, std::uint64_t 
     for (const Range& range : {
              Range{"arithmetic", number(source.arithmetic), 1, 3},
              Range{"weights", number(source.weights), 1, 4},
-             Range{"rounding", number(source.rounding), 1, 4},
+             Range{"rounding", number(source.rounding), 1, 5},
              Range{"row_type", number(source.row_type), 1, 4},
              Range{"end_layer", source.end_layer, 1, kv_page_layers_max},
              Range{"first_layer", source.first_layer, 0, source.end_layer - std::uint64_t{1}},

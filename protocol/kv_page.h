@@ -37,8 +37,9 @@ enum class KvArithmetic : std::uint8_t {
 // The form of the weights with which the hub's part of the model computed.
 enum class KvWeights : std::uint8_t { package = 1, int8 = 2, int6 = 3, int4 = 4 };
 
-// How the experts' inputs and answers were rounded.
-enum class KvRounding : std::uint8_t { any = 1, f16 = 2, bf16 = 3, int8 = 4 };
+// How the experts' inputs and answers were rounded. `f32` rounds neither, but fixes the order of
+// sums, which `any` does not.
+enum class KvRounding : std::uint8_t { any = 1, f16 = 2, bf16 = 3, int8 = 4, f32 = 5 };
 
 // Everything, except the text, that determines the rows of a page. Pages with one equal KvSource
 // are exchangeable.

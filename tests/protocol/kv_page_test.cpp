@@ -136,6 +136,18 @@ TEST(KvPageTest, MutationsWithARightChecksumAreRefusedOrWhole) {
     EXPECT_GT(refused, 100);
 }
 
+TEST(KvPageTest, RoundTripKeepsEveryRounding) {
+    Sample sample;
+    for (const KvRounding rounding :
+         {KvRounding::any, KvRounding::f16, KvRounding::bf16, KvRounding::int8, KvRounding::f32}) {
+        sample.page.source.rounding = rounding;
+        const Bytes bytes = encode_kv_page(sample.page);
+        const auto read = decode_kv_page(bytes);
+        ASSERT_TRUE(read.ok()) << read.error().message;
+        EXPECT_EQ(read->source.rounding, rounding);
+    }
+}
+
 TEST(KvPageTest, PageOfAnotherSourceIsRefusedByTheFieldsName) {
     const KvSource wanted = sample_source();
     const std::pair<const char*, std::function<void(KvSource&)>> changes[] = {

@@ -8,6 +8,7 @@
 #include "hub/base/log.h"
 #include "hub/base/sha256.h"
 #include "hub/net/access/access.h"
+#include "protocol/check.h"
 
 namespace moex {
 namespace {
@@ -44,9 +45,15 @@ KvRowType row_type_of(KvDtype dtype, bool on_gpu) {
 
 KvRounding rounding_of(const ExpertRounding& rounding) {
     if (!rounding.deterministic) return KvRounding::any;
-    return rounding.wire_dtype == Dtype::f16    ? KvRounding::f16
-           : rounding.wire_dtype == Dtype::bf16 ? KvRounding::bf16
-                                                : KvRounding::int8;
+    switch (rounding.wire_dtype) {
+        case Dtype::f16: return KvRounding::f16;
+        case Dtype::bf16: return KvRounding::bf16;
+        case Dtype::int8: return KvRounding::int8;
+        case Dtype::f32: return KvRounding::f32;
+        case Dtype::int4: break;
+    }
+    MOEX_CHECK(false, text("rows are never sent as ", dtype_name(rounding.wire_dtype)));
+    return KvRounding::any;
 }
 
 }  // namespace
