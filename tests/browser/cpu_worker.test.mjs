@@ -44,7 +44,7 @@ test("a deterministic hub keeps its text with an int8 worker", async (t) => {
   assert.deepEqual(status.workers.map(({ backend, arithmetic }) => [backend, arithmetic]), [["cpu", "exact"]]);
 });
 
-// With rows in f32, only the gates, which are f16 on the wire, differ from the local backend.
+// With f32 on the wire neither rows nor gates are rounded between worker and hub.
 test("int8 arithmetic is the same in a worker and in the hub", async (t) => {
   const expected = await localText(t, ["--backend", "local"]);
   const { text, status } = await textOf(t, ["--wire-dtype", "f32"], ["--backend", "cpu"]);
