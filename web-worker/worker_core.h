@@ -12,6 +12,8 @@
 
 namespace moex {
 
+struct WorkerCoreState;  // worker_core_state.h
+
 class WorkerCore {
   public:
     WorkerCore(Platform& platform, WorkerOptions options);
@@ -62,8 +64,7 @@ class WorkerCore {
     const WorkerStatus& status() const;
 
   private:
-    struct State;
-    std::unique_ptr<State> state_;
+    std::unique_ptr<WorkerCoreState> state_;
 };
 
 }  // namespace moex
