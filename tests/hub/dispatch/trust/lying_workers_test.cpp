@@ -51,9 +51,10 @@ std::size_t count(const SimSwarm& swarm, WorkerEvent::Kind kind, WorkerId worker
 class PlausibleLies : public testing::TestWithParam<Lie> {};
 
 TEST_P(PlausibleLies, ChangeNothingWhereTheHubHasTheWeights) {
-    for (const bool deterministic : {false, true}) {
+    for (const ExpertRounding rounding : {ExpertRounding{}, ExpertRounding{.deterministic = true},
+                                          ExpertRounding{.wire_dtype = Dtype::f32}}) {
         SimOptions options = checked(3);
-        options.swarm.rounding.deterministic = deterministic;
+        options.swarm.rounding = rounding;
         SimSwarm swarm(options);
         ASSERT_TRUE(swarm.run_until_ready());
         const WorkerId liar = swarm.workers_alive()[1];
