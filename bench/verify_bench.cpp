@@ -3,7 +3,7 @@
 //   verify_bench [--model DIR] [--text FILE] [--skip TOKENS] [--rows N] [--seconds S]
 //                [--threads N] [--question residuals|cost|both]
 // --question residuals: the rows are hidden activations of the model on the text, each used once.
-// Each row is split over one to four workers as routing does, and answered by five kinds of honest
+// Each row is split over one to four workers as routing does, and answered by six kinds of honest
 // workers (profiles). CSV: profile, rows of answers, pairs in these rows, the largest error as a
 // share of the tolerance. Goal: at most a third. The bench ends after S seconds with the rows
 // measured so far; --skip lets several processes measure different parts of the text.
@@ -251,6 +251,7 @@ void print_residuals(Decoder& decoder, LocalExperts& answers, std::span<const To
                                 {"f32 sums; bf16 wire", Dtype::bf16, f32},
                                 {"f32 sums; int8 wire", Dtype::int8, f32},
                                 {"f16 between the halves; f16 wire", Dtype::f16, f16_between},
+                                {"f16 between the halves; f32 wire", Dtype::f32, f16_between},
                                 {"int8 activations; f16 wire", Dtype::f16, int8}};
     Residual residuals[std::size(profiles)];
     const std::uint32_t hidden = decoder.config().hidden_size;
