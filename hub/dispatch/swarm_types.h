@@ -275,7 +275,8 @@ struct Coverage {  // counts over all (layer, expert) units
 };
 
 // The copies of units at the workers that stay, and what leaves with each of them. A worker that an
-// operator drains does not stay.
+// operator drains does not stay. Where the hub has a local backend, a worker that computes a layer
+// whole counts as a holder of the layer's units: the hub needs no other one.
 struct UnitCopies {
     std::uint32_t units = 0;
     std::uint32_t missing = 0;  // units that no worker has ready
@@ -288,7 +289,10 @@ struct UnitCopies {
         std::uint32_t alone = 0;    // units that no other worker has ready
         std::uint32_t thinned = 0;  // units that have fewer copies than wanted without this worker
         std::uint32_t room = 0;
-        bool is_loading = false;  // it has orders that are not ready
+        bool is_loading = false;  // it has orders, or a span, that are not ready
+        // Layers that it computes whole: all, those of recent steps, and those of recent steps that
+        // no other worker could compute at once.
+        std::uint32_t layers = 0, layers_used = 0, layers_alone = 0;
     };
     std::map<WorkerId, Share> shares;
 };

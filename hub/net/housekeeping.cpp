@@ -218,8 +218,8 @@ void Housekeeping::move_worker(const FleetView& fleet) {
          .uniform = std::generate_canonical<double, 32>(random_)});
     if (choice.keeps_holders)
         log_rarely(LogLevel::info,
-                   "fleet: no worker is sent to another hub, which would leave experts without a "
-                   "holder here",
+                   "fleet: no worker is sent to another hub, which would leave experts or layers "
+                   "in use without a holder here",
                    kv("workers", workers.size()));
     // A probability decides once in ten seconds, whatever the answer.
     pause_.decided();

@@ -218,6 +218,7 @@ void SwarmSessions::on_worker_drain(EventContext& context, Worker& worker, ByteV
 
     const Duration deadline = std::chrono::milliseconds(*deadline_ms);
     context.set_timer(context.now + deadline, TimerKind::drain, worker.id);
+    swarm_.spans.retire(worker.id);
     if (options_.local_fallback || draining_ || !worker.health.serves())
         return begin_leaving(context, worker);
 
@@ -254,7 +255,8 @@ void SwarmSessions::close_leavers(EventContext& context) {
     std::vector<WorkerId> done;
     std::erase_if(leavers_, [&](WorkerId id) {
         const Worker* worker = pool_.find(id);
-        if (worker != nullptr && worker->ids.num_live() > 0) return false;
+        if (worker != nullptr && (worker->ids.num_live() > 0 || swarm_.spans.has_steps(id)))
+            return false;
         done.push_back(id);
         return true;
     });

@@ -163,6 +163,65 @@ bool SwarmSpans::computes_layers(WorkerId worker) const {
     });
 }
 
+// Returns true if another worker, for which `stays` returns true, could answer the next step of the
+// span.
+bool SwarmSpans::can_be_taken_over(std::uint32_t span,
+                                   const std::function<bool(WorkerId)>& stays) const {
+    const Held& mine = held_.at(span);
+    return std::ranges::any_of(held_, [&](const auto& one) {
+        const auto& [id, other] = one;
+        return id != span && other.first_layer <= mine.first_layer &&
+               other.end_layer >= mine.end_layer && stays(other.worker) &&
+               board_->can_take_over(id);
+    });
+}
+
+void SwarmSpans::retire(WorkerId worker) {
+    const auto stays = [&](WorkerId id) {
+        const Worker* const other = pool_.find(id);
+        return id != worker && other != nullptr && !other->leaving() && !other->hands_over;
+    };
+    for (const auto& [id, held] : held_)
+        if (held.worker == worker && (!board_->was_used(id) || can_be_taken_over(id, stays)))
+            board_->retire(id);
+}
+
+bool SwarmSpans::has_steps(WorkerId worker) const {
+    return std::ranges::any_of(held_, [&](const auto& one) {
+        return one.second.worker == worker && !one.second.steps.empty();
+    });
+}
+
+void SwarmSpans::count(UnitCopies& copies) const {
+    const auto stays = [&](WorkerId worker) { return copies.shares.contains(worker); };
+    for (const auto& [id, held] : held_) {
+        const auto found = copies.shares.find(held.worker);
+        if (found == copies.shares.end()) continue;
+        UnitCopies::Share& share = found->second;
+        if (!held.ready) {
+            share.is_loading = true;
+            continue;
+        }
+        const std::uint32_t num_layers = held.end_layer - held.first_layer;
+        share.layers += num_layers;
+        if (!board_->was_used(id)) continue;
+        share.layers_used += num_layers;
+        if (!can_be_taken_over(id, stays)) share.layers_alone += num_layers;
+    }
+}
+
+void SwarmSpans::append_holders(std::uint32_t layer, UnitCopies& copies,
+                                std::vector<UnitCopies::Share*>& shares) const {
+    for (const auto& [id, held] : held_) {
+        const auto found = copies.shares.find(held.worker);
+        if (!held.ready || layer < held.first_layer || layer >= held.end_layer ||
+            found == copies.shares.end())
+            continue;
+        if (std::ranges::find(shares, &found->second) == shares.end())
+            shares.push_back(&found->second);
+    }
+}
+
 void SwarmSpans::on_budget(WorkerId worker) {
     for (auto& [id, held] : held_)
         if (held.worker == worker) held.is_in_budget = true;

@@ -129,6 +129,8 @@ UnitCopies SwarmCore::copies(const std::set<WorkerId>& leaving) const {
         copies.room += room;
     }
 
+    state.spans.count(copies);
+
     std::vector<UnitCopies::Share*> ready, ordered;
     const auto those_that_stay = [&](std::span<UnitHolder* const> holders, auto& out) {
         out.clear();
@@ -140,6 +142,11 @@ UnitCopies SwarmCore::copies(const std::set<WorkerId>& leaving) const {
     for (std::uint32_t unit = 0; unit < directory.num_units(); ++unit) {
         those_that_stay(directory.ready(unit), ready);
         those_that_stay(directory.holders(unit), ordered);
+        if (state.options.local_fallback) {
+            const std::uint32_t layer = state.placement.wire_unit(unit).layer;
+            state.spans.append_holders(layer, copies, ready);
+            state.spans.append_holders(layer, copies, ordered);
+        }
         copies.missing += ready.empty();
         thin += !ready.empty() && ordered.size() < copies.wanted;
         if (ready.size() == 1) ++ready.front()->alone;

@@ -13,12 +13,18 @@ void SpanBoard::remove(std::uint32_t span) {
     {
         const std::lock_guard lock(mutex_);
         std::erase_if(ready_, [&](const ReadySpan& one) { return one.id == span; });
+        used_in_.erase(span);
         for (auto& [id, step] : steps_)
             if (step.span == span && !step.answer)
                 step.answer = Answer{
                     {}, Error{ErrorCode::unavailable, "the span's worker left"}, 0};
     }
     changed_.notify_all();
+}
+
+void SpanBoard::retire(std::uint32_t span) {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(ready_, [&](const ReadySpan& one) { return one.id == span; });
 }
 
 void SpanBoard::answer(std::uint32_t step, TimePoint now, Result<SpanAnswer> answer,
@@ -37,14 +43,29 @@ std::vector<ReadySpan> SpanBoard::ready() const {
     return ready_;
 }
 
-void SpanBoard::set_used(std::set<std::uint32_t> spans) {
+void SpanBoard::set_used(std::set<std::uint32_t> used, std::set<std::uint32_t> able) {
     const std::lock_guard lock(mutex_);
-    used_ = std::move(spans);
+    ++num_steps_;
+    for (const ReadySpan& span : ready_)
+        if (used.contains(span.id)) used_in_[span.id] = num_steps_;
+    used_ = std::move(used);
+    able_ = std::move(able);
 }
 
 bool SpanBoard::is_used(std::uint32_t span) const {
     const std::lock_guard lock(mutex_);
     return used_.contains(span);
+}
+
+bool SpanBoard::was_used(std::uint32_t span) const {
+    const std::lock_guard lock(mutex_);
+    const auto found = used_in_.find(span);
+    return found != used_in_.end() && num_steps_ - found->second < recent_steps;
+}
+
+bool SpanBoard::can_take_over(std::uint32_t span) const {
+    const std::lock_guard lock(mutex_);
+    return able_.contains(span);
 }
 
 void SpanBoard::expect(std::uint32_t step, std::uint32_t span) {

@@ -36,6 +36,8 @@ class SpanBoard {
     void add(const ReadySpan& span);
     // Removes a span. Its steps in flight fail.
     void remove(std::uint32_t span);
+    // No further step uses the span. Its steps in flight are answered.
+    void retire(std::uint32_t span);
     // Ends a step. An unknown step has no effect: the engine does not wait for it any more.
     // `bytes`: the size of the answer's frame.
     void answer(std::uint32_t step, TimePoint now, Result<SpanAnswer> answer,
@@ -43,11 +45,18 @@ class SpanBoard {
 
     // Returns true if the newest step used the span.
     bool is_used(std::uint32_t span) const;
+    // Returns true if one of the newest `recent_steps` steps used the span. A step with many rows
+    // may use none for a while.
+    bool was_used(std::uint32_t span) const;
+    // Returns true if the newest step could have used the span: its holder answers, and its answers
+    // were found right.
+    bool can_take_over(std::uint32_t span) const;
+    static constexpr std::uint64_t recent_steps = 64;
 
     // ---- called on the engine's thread
     std::vector<ReadySpan> ready() const;
-    // Reports the spans that the newest step uses.
-    void set_used(std::set<std::uint32_t> spans);
+    // Reports the spans that the newest step uses, and those that could answer it.
+    void set_used(std::set<std::uint32_t> used, std::set<std::uint32_t> able = {});
     // Announces a step, before its frame is sent.
     void expect(std::uint32_t step, std::uint32_t span);
     struct Answer {
@@ -72,7 +81,9 @@ class SpanBoard {
     mutable std::mutex mutex_;
     std::condition_variable changed_;
     std::vector<ReadySpan> ready_;
-    std::set<std::uint32_t> used_;
+    std::set<std::uint32_t> used_, able_;
+    std::uint64_t num_steps_ = 0;
+    std::map<std::uint32_t, std::uint64_t> used_in_;  // by span: the number of the step
     std::map<std::uint32_t, Step> steps_;
 };
 

@@ -370,10 +370,13 @@ std::vector<PlannedSpan> SpanClient::plan(const SpanBatch& batch) {
     std::sort(plan.begin(), plan.end(), [](const PlannedSpan& a, const PlannedSpan& b) {
         return a.first_layer < b.first_layer;
     });
-    std::set<std::uint32_t> used;
+    std::set<std::uint32_t> used, able;
     for (const PlannedSpan& one : plan)
         if (one.use != SpanUse::here) used.insert(one.id);
-    board_->set_used(std::move(used));
+    for (const auto& [id, span] : spans_)
+        if (span.trust.is_proven() && !span.is_silent && now >= span.suspended_until)
+            able.insert(id);
+    board_->set_used(std::move(used), std::move(able));
     show();
     return plan;
 }

@@ -24,6 +24,26 @@ std::vector<Member> others_like(const Member& self, std::span<const Member> memb
     return others;
 }
 
+// Returns the workers that may be asked, those with the least to lose here first: workers without
+// whole layers, then those whose layers no recent step used; among equals the one that joined last.
+std::vector<const WorkerView*> movable_workers(const MoveInputs& in) {
+    std::vector<const WorkerView*> workers;
+    for (const WorkerView& worker : in.workers) {
+        const auto share = in.copies.shares.find(worker.id);
+        if (may_move(worker) && !in.asked.contains(worker.id) && share != in.copies.shares.end() &&
+            !share->second.is_loading)
+            workers.push_back(&worker);
+    }
+    std::ranges::stable_sort(workers, [&](const WorkerView* a, const WorkerView* b) {
+        const auto loss = [&](const WorkerView* worker) {
+            const UnitCopies::Share& share = in.copies.shares.at(worker->id);
+            return std::pair(share.layers_used > 0, share.layers > 0);
+        };
+        return loss(a) != loss(b) ? loss(a) < loss(b) : a->joined_at > b->joined_at;
+    });
+    return workers;
+}
+
 // The hubs that can be given workers, the neediest first, and this hub among them.
 struct Fleet {
     std::vector<Member> takers;
@@ -126,22 +146,15 @@ MoveChoice choose_move(const MoveInputs& in) {
     const HubNeed now{
         .units = in.copies.units, .missing = in.copies.missing, .thin = in.copies.thin};
 
-    // The worker that joined last has the least to lose here.
-    std::vector<const WorkerView*> newest_first;
-    for (const WorkerView& worker : in.workers)
-        if (may_move(worker) && !in.asked.contains(worker.id)) newest_first.push_back(&worker);
-    std::ranges::stable_sort(newest_first, std::greater{}, &WorkerView::joined_at);
-
     bool keeps_holders = false;
-    for (const WorkerView* worker : newest_first) {
-        const auto share = in.copies.shares.find(worker->id);
-        if (share == in.copies.shares.end() || share->second.is_loading) continue;
+    for (const WorkerView* worker : movable_workers(in)) {
+        const UnitCopies::Share& share = in.copies.shares.at(worker->id);
         const HubNeed after = need_without(in.copies, worker->id, in.computes_experts);
         const Member* taker = neediest(fleet, after.lack(), in.uniform);
         if (taker == nullptr && after.lack() <= now.lack()) taker = poorest(fleet, in.uniform);
         // A hub that lacks clearly less than this one would send the worker back.
         if (taker == nullptr || after.lack() - need_of(*taker).lack() >= clearly_more) continue;
-        if (after.missing > now.missing) {
+        if (after.missing > now.missing || share.layers_alone > 0) {
             keeps_holders = true;
             continue;
         }

@@ -10,6 +10,11 @@
 // A worker that alone has a unit ready is not asked. With a local backend it is, if the others have
 // memory for its units: until they have loaded them, the hub computes them itself.
 //
+// A worker that computes layers whole (a span) has keys and values of the texts that are written.
+// It is asked last, and while recent steps use its layers only if another worker with a record has
+// them ready: a standby, which has the keys and values too. The hub gives layers to a standby as
+// soon as a worker has room for them, so that the move follows then.
+//
 // Workers do not go to and fro. The first kind of move lowers the sum of the squares of what the
 // hubs lack. The second kind raises nothing, and lowers the sum of the squares of their numbers of
 // workers. So each sequence of moves ends, as far as the hubs see each other as they are; a hub
@@ -64,7 +69,8 @@ struct MoveInputs {
 };
 struct MoveChoice {
     std::optional<WorkerMove> move;
-    bool keeps_holders = false;  // no worker is asked, because each of them alone has a unit ready
+    // no worker is asked, because each of them alone has a unit ready, or layers in use
+    bool keeps_holders = false;
 };
 
 // What this hub needs once the worker has left and the others have loaded what they have memory

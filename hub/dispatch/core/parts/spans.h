@@ -7,10 +7,12 @@
 // standby. A standby moves to layers that have lost their only holder.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "hub/dispatch/core/event_context.h"
 #include "hub/dispatch/span/span_board.h"
@@ -27,6 +29,11 @@ class SwarmSpans : public SwarmPart {
     // Assigns a span to the worker if it has none, and if it has loaded its experts.
     void consider(EventContext& context, Worker& worker);
     void on_leave(WorkerId worker);
+    // The worker will leave. Layers of it that no recent step used, or that another worker can take
+    // over, are not used from now on; its other layers are used until it leaves.
+    void retire(WorkerId worker);
+    // Returns true if the worker has not answered a step yet.
+    bool has_steps(WorkerId worker) const;
     // Sends a frame to the holder of a span. `step` is not 0 if an answer follows.
     void send(EventContext& context, std::uint32_t span, std::uint32_t step, Bytes frame);
     // The holder of the span gave a wrong answer: it computes no spans any more.
@@ -43,6 +50,12 @@ class SwarmSpans : public SwarmPart {
     std::uint64_t answer_bytes_max(const Worker& worker) const;
     // Returns true if the worker has loaded a span.
     bool computes_layers(WorkerId worker) const;
+    // Adds to the shares the layers that their workers compute whole. Workers without a share do
+    // not stay.
+    void count(UnitCopies& copies) const;
+    // Appends to `shares` those of the workers that compute the layer whole.
+    void append_holders(std::uint32_t layer, UnitCopies& copies,
+                        std::vector<UnitCopies::Share*>& shares) const;
     // The worker has reported its budget. It does so when it takes the memory of a span.
     void on_budget(WorkerId worker);
     // Returns the memory for spans that the worker has not subtracted from its budget yet.
@@ -72,6 +85,7 @@ class SwarmSpans : public SwarmPart {
     bool gives_way(EventContext& context, Worker& worker);
     bool leaves_room_for_experts(std::uint64_t bytes) const;
     bool all_experts_are_ready() const;
+    bool can_be_taken_over(std::uint32_t span, const std::function<bool(WorkerId)>& stays) const;
     void drop(std::uint32_t span);
 
     const std::shared_ptr<SpanBoard> board_;

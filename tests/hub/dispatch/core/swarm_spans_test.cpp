@@ -114,7 +114,7 @@ class SwarmSpansTest : public testing::Test {
         if (header.type == FrameType::heartbeat && id != mute_)
             reply(encode_heartbeat(header.sequence_id));
         if (header.type == FrameType::span_release) held_.erase(id);  // the holder's memory is free
-        if (header.type != FrameType::span_assign) return;
+        if (header.type != FrameType::span_assign || !loads_) return;
         const SpanAssign assign = *decode_span_assign(frame, options_.limits);
         if (assign.layers.size() > layers_max_)
             return reply(encode_span_ready({.span = assign.span}));
@@ -140,6 +140,7 @@ class SwarmSpansTest : public testing::Test {
     std::map<WorkerId, std::vector<Unit>> units_;  // experts that the worker holds
     std::map<WorkerId, std::size_t> num_released_;
     std::size_t layers_max_ = num_layers;
+    bool loads_ = true;                             // whether workers load spans
     std::set<WorkerId> calls_;                      // workers that were sent calls of experts
     WorkerId mute_ = 0;                             // answers no heartbeat
     std::map<WorkerId, std::uint32_t> heartbeats_;  // the newest one of each worker
@@ -255,6 +256,104 @@ TEST_F(SwarmSpansTest, WorkerThatCannotHoldItsLayersGetsHalfAsMany) {
     const WorkerId b = join(5, "b");
     wait();
     EXPECT_EQ(layers_of(b), std::nullopt);
+}
+
+// Hubs of a fleet move no worker whose layers are in use and would have no holder.
+TEST_F(SwarmSpansTest, CopiesCountLayersThatNoOtherHolderCanTakeOver) {
+    const WorkerId a = join(4, "a"), b = join(3, "b"), standby = join(4, "c");
+    wait();
+    const auto layers = [&](WorkerId id, const std::set<WorkerId>& leaving = {}) {
+        const UnitCopies::Share share = core_->copies(leaving).shares.at(id);
+        return std::tuple(share.layers, share.layers_used, share.layers_alone);
+    };
+    EXPECT_EQ(layers(a), std::tuple(4u, 0u, 0u)) << "there was no step";
+    const std::set used{span_of(a), span_of(b)};
+    core_->span_board()->set_used(used, used);
+    EXPECT_EQ(layers(a), std::tuple(4u, 4u, 4u)) << "the standby has no record";
+    EXPECT_EQ(layers(b), std::tuple(3u, 3u, 3u));
+    EXPECT_EQ(layers(standby), std::tuple(4u, 0u, 0u));
+
+    core_->span_board()->set_used(used, {span_of(a), span_of(b), span_of(standby)});
+    EXPECT_EQ(layers(a), std::tuple(4u, 4u, 0u));
+    EXPECT_EQ(layers(b), std::tuple(3u, 3u, 3u));
+    EXPECT_EQ(layers(a, {standby}), std::tuple(4u, 4u, 4u)) << "the standby leaves";
+
+    // Steps with many rows use no span.
+    for (std::uint64_t i = 1; i < SpanBoard::recent_steps; ++i) core_->span_board()->set_used({});
+    EXPECT_EQ(layers(b), std::tuple(3u, 3u, 3u));
+    core_->span_board()->set_used({});
+    EXPECT_EQ(layers(b), std::tuple(3u, 0u, 0u));
+}
+
+TEST_F(SwarmSpansTest, LeaverAnswersItsStepsAndAStandbyGetsTheNext) {
+    const WorkerId a = join(4, "a"), b = join(3, "b"), standby = join(4, "c");
+    wait();
+    const auto board = core_->span_board();
+    board->set_used({span_of(a), span_of(b)}, {span_of(a), span_of(b), span_of(standby)});
+    const auto is_ready = [&](WorkerId id) {
+        const auto ready = board->ready();
+        return std::ranges::find(ready, id, &ReadySpan::worker) != ready.end();
+    };
+    board->expect(7, span_of(a));
+    core_->on_span_frame(now_, span_of(a), 7, Bytes(frame_header_bytes), actions_);
+    core_->on_frame(now_, a, encode_drain(60'000), actions_);
+    EXPECT_FALSE(is_ready(a));
+    EXPECT_TRUE(is_ready(standby));
+    EXPECT_FALSE(board->poll(7)) << "the step is in flight";
+
+    const SpanAnswer answer{.step = 7, .span = span_of(a), .verdict = SpanVerdict::failed};
+    core_->on_frame(now_, a, encode_span_answer(answer, 32), actions_);
+    EXPECT_TRUE(board->poll(7));
+    EXPECT_TRUE(std::ranges::any_of(actions_, [&](const SwarmAction& action) {
+        const auto* close = std::get_if<CloseWorker>(&action);
+        return close != nullptr && close->worker == a;
+    }));
+}
+
+// Layers that no other worker has are used until their holder leaves, and a standby that leaves is
+// not taken into use.
+TEST_F(SwarmSpansTest, LeaverServesLayersThatOnlyItHas) {
+    const WorkerId a = join(4, "a"), b = join(3, "b"), standby = join(4, "c");
+    wait();
+    const auto board = core_->span_board();
+    const std::set used{span_of(a), span_of(b)};
+    board->set_used(used, used);
+    for (const WorkerId id : {b, standby}) {
+        const std::uint32_t step = static_cast<std::uint32_t>(id), span = span_of(id);
+        board->expect(step, span);
+        core_->on_span_frame(now_, span, step, Bytes(frame_header_bytes), actions_);
+        core_->on_frame(now_, id, encode_drain(60'000), actions_);
+    }
+    std::set<WorkerId> ready;
+    for (const ReadySpan& span : board->ready()) ready.insert(span.worker);
+    EXPECT_EQ(ready, (std::set{a, b}));
+}
+
+TEST_F(SwarmSpansTest, WorkerThatLoadsASpanIsLoading) {
+    loads_ = false;
+    const WorkerId a = join(4, "a");
+    wait();
+    EXPECT_TRUE(core_->copies().shares.at(a).is_loading);
+    EXPECT_EQ(core_->copies().shares.at(a).layers, 0u);
+}
+
+// The memory of the workers is full of layers, so that they have no expert ready.
+TEST_F(SwarmSpansTest, UnitsOfWholeLayersAreNotMissingWhereTheHubHasExperts) {
+    kv_bytes_ = 100'000;
+    budget_bytes_ = kv_bytes_ + 3 * layer_bytes;
+    const WorkerId a = join(3, "a");
+    wait();
+    ASSERT_EQ(layers_of(a), Range(2, 5));
+    UnitCopies copies = core_->copies();
+    EXPECT_EQ(copies.missing, (num_layers - 3) * num_experts);
+    EXPECT_EQ(copies.shares.at(a).alone, 3 * num_experts);
+    const WorkerId b = join(3, "b");
+    wait();
+    ASSERT_EQ(layers_of(b), Range(5, 8));
+    copies = core_->copies();
+    EXPECT_EQ(copies.missing, (num_layers - 6) * num_experts);
+    EXPECT_EQ(copies.shares.at(b).alone, 3 * num_experts);
+    EXPECT_EQ(core_->copies({b}).missing, (num_layers - 3) * num_experts);
 }
 
 TEST_F(SwarmSpansTest, LeaverFailsItsStepsAtOnce) {

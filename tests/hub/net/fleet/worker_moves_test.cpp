@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <random>
 
 namespace moex::net {
@@ -211,6 +212,37 @@ TEST(WorkerMovesTest, RoomOfAHolderIsNoSecondCopy) {
     EXPECT_EQ(need_without(copies, 1, false).thin, 0u);
 }
 
+TEST(WorkerMovesTest, WorkersWithoutWholeLayersGoFirst) {
+    const Member self = hub_of("aaaaaaaa", 4);
+    const Member members[] = {self, hub_of("bbbbbbbb", 0, num_units)};
+    UnitCopies copies = spare_copies(4);
+    const auto moved = [&](const std::set<WorkerId>& asked = {}) {
+        return choose(self, members, copies, asked).move->worker;
+    };
+    copies.shares[4].layers = 8;
+    EXPECT_EQ(moved(), 3u);
+    copies.shares[3].layers = copies.shares[3].layers_used = 8;
+    EXPECT_EQ(moved(), 2u);
+    EXPECT_EQ(moved({1, 2}), 4u) << "the standby before the one in use";
+    EXPECT_EQ(moved({1, 2, 4}), 3u) << "a standby has its layers";
+}
+
+TEST(WorkerMovesTest, TheOnlyHolderOfLayersInUseStays) {
+    const Member self = hub_of("aaaaaaaa", 2);
+    const Member members[] = {self, hub_of("bbbbbbbb", 0, num_units)};
+    UnitCopies copies = spare_copies(2);
+    for (auto& [id, share] : copies.shares)
+        share.layers = share.layers_used = share.layers_alone = 8;
+    for (const bool computes_experts : {false, true}) {
+        const MoveChoice choice = choose(self, members, copies, {}, 0, computes_experts);
+        EXPECT_FALSE(choice.move);
+        EXPECT_TRUE(choice.keeps_holders);
+    }
+    // Layers that no step uses, since the hub is faster, keep no worker.
+    copies.shares[1].layers_used = copies.shares[1].layers_alone = 0;
+    EXPECT_EQ(choose(self, members, copies).move->worker, 1u);
+}
+
 TEST(WorkerMovesTest, ADifferenceOfOneStaysAsItIs) {
     const auto moves = [](std::uint64_t own, std::uint64_t other) {
         const Member self = hub_of("aaaaaaaa", own);
@@ -302,7 +334,12 @@ class FleetOfWorkers {
         std::string moves_to{};
         int leaves_at = 0;
         int joined_at = 0;
+        bool takes_spans = false;
+        int span = -1;          // of the hub's spans, 0 to num_spans - 1
+        int span_ready_at = 0;  // has loaded it
+        bool is_proven(int now) const { return span >= 0 && now >= span_ready_at + prove_looks; }
     };
+    static constexpr int num_spans = 2, load_span_looks = 5, prove_looks = 5;
 
     FleetOfWorkers(std::uint32_t seed, std::uint32_t replicas, bool computes_experts)
         : replicas_(replicas),
@@ -310,9 +347,13 @@ class FleetOfWorkers {
           random_(seed) {}
 
     void add_hub(const std::string& id) { hubs_.push_back({.member = hub_of(id, 0)}); }
-    void add_worker(std::size_t hub, std::uint32_t capacity) {
-        hubs_[hub].workers.push_back({.id = ++last_id_, .capacity = capacity});
+    void add_worker(std::size_t hub, std::uint32_t capacity, bool takes_spans = false) {
+        hubs_[hub].workers.push_back(
+            {.id = ++last_id_, .capacity = capacity, .takes_spans = takes_spans});
     }
+    int span_moves() const { return span_moves_; }  // of workers that held layers
+    // Times that a worker left whose layers were in use and that no other worker could compute.
+    int layers_lost() const { return layers_lost_; }
     void run(int looks) {
         for (const int end = now_ + looks; now_ < end; ++now_) look();
     }
@@ -329,6 +370,7 @@ class FleetOfWorkers {
         std::set<WorkerId> asked{};
         MovePause pause{};
         std::vector<Member> seen{};
+        std::array<WorkerId, num_spans> used{};  // 0: the hub computes the layers
     };
 
     static std::size_t holders(const Hub& hub, std::uint32_t unit) {
@@ -343,6 +385,7 @@ class FleetOfWorkers {
             const auto room = one.capacity - static_cast<std::uint32_t>(one.units.size());
             copies.shares[one.id] = {.room = room};
             copies.room += room;
+            count_layers(hub, one, copies.shares[one.id]);
         }
         for (std::uint32_t unit = 0; unit < num_units; ++unit) {
             const std::size_t count = holders(hub, unit);
@@ -359,6 +402,47 @@ class FleetOfWorkers {
         return copies;
     }
 
+    // Returns true if another worker that stays could compute the worker's span at once.
+    bool has_standby(const Hub& hub, const Worker& one) const {
+        return std::ranges::any_of(hub.workers, [&](const Worker& other) {
+            return other.id != one.id && other.span == one.span && other.moves_to.empty() &&
+                   other.is_proven(now_);
+        });
+    }
+    void count_layers(const Hub& hub, const Worker& one, UnitCopies::Share& share) const {
+        if (one.span < 0) return;
+        share.is_loading = now_ < one.span_ready_at;
+        share.layers = share.is_loading ? 0 : 4;
+        share.layers_used = hub.used[static_cast<std::size_t>(one.span)] == one.id ? 4 : 0;
+        share.layers_alone = has_standby(hub, one) ? 0 : share.layers_used;
+    }
+    // Gives each worker with room the span with the fewest holders, and uses those with a record.
+    void load_spans(Hub& hub) const {
+        std::array<int, num_spans> count{};
+        for (const Worker& one : hub.workers)
+            if (one.span >= 0) ++count[static_cast<std::size_t>(one.span)];
+        for (Worker& one : hub.workers) {
+            if (!one.takes_spans || one.span >= 0 || !one.moves_to.empty()) continue;
+            const auto fewest = std::ranges::min_element(count);
+            one.span = static_cast<int>(fewest - count.begin());
+            one.span_ready_at = now_ + load_span_looks;
+            ++*fewest;
+        }
+        for (std::size_t span = 0; span < num_spans; ++span) {
+            // A worker that leaves is not taken into use.
+            const auto holds = [&](const Worker& one) {
+                return one.span == static_cast<int>(span) && one.is_proven(now_) &&
+                       one.moves_to.empty();
+            };
+            const auto used = std::ranges::find(hub.workers, hub.used[span], &Worker::id);
+            if (used != hub.workers.end() && holds(*used)) continue;
+            const auto next = std::ranges::find_if(hub.workers, holds);
+            if (next != hub.workers.end())
+                hub.used[span] = next->id;
+            else if (used == hub.workers.end())
+                hub.used[span] = 0;
+        }
+    }
     // One copy a look: units without a holder first.
     void load(Hub& hub) const {
         for (std::size_t count = 0; count < replicas_; ++count)
@@ -374,6 +458,7 @@ class FleetOfWorkers {
     void arrive(Hub& hub, Worker worker) {
         worker.moves_to.clear();
         worker.joined_at = now_;
+        worker.span = -1;
         std::erase_if(worker.units,
                       [&](std::uint32_t unit) { return holders(hub, unit) >= replicas_; });
         worker.id = ++last_id_;
@@ -383,6 +468,9 @@ class FleetOfWorkers {
         for (std::size_t i = 0; i < hub.workers.size(); ++i) {
             if (hub.workers[i].moves_to.empty() || hub.workers[i].leaves_at > now_) continue;
             const Worker worker = hub.workers[i];
+            layers_lost_ += worker.span >= 0 &&
+                            hub.used[static_cast<std::size_t>(worker.span)] == worker.id &&
+                            !has_standby(hub, worker);
             hub.workers.erase(hub.workers.begin() + static_cast<std::ptrdiff_t>(i));
             for (Hub& other : hubs_)
                 if (other.member.hub_id == worker.moves_to) arrive(other, worker);
@@ -422,6 +510,7 @@ class FleetOfWorkers {
         worker.moves_to = choice.move->hub.id;
         worker.leaves_at = now_ + 1 + static_cast<int>(random_() % 10);
         ++moves_;
+        span_moves_ += worker.span >= 0;
         last_move_at_ = now_;
         if (!computes_experts_)
             EXPECT_LE(copies_of(hub).missing, copies.missing) << "it had a unit alone";
@@ -431,6 +520,7 @@ class FleetOfWorkers {
             Hub& hub = hubs_[i];
             leave(hub);
             load(hub);
+            load_spans(hub);
             if ((now_ + static_cast<int>(i)) % 3 != 0) continue;
             publish(hub);
             hub.seen.clear();
@@ -444,7 +534,7 @@ class FleetOfWorkers {
     bool computes_experts_;
     std::minstd_rand random_;
     WorkerId last_id_ = 0;
-    int now_ = 0, moves_ = 0, last_move_at_ = -1;
+    int now_ = 0, moves_ = 0, last_move_at_ = -1, span_moves_ = 0, layers_lost_ = 0;
 };
 
 // Workers of any memory at two and at four hubs: there are at most two moves for each worker,
@@ -479,6 +569,39 @@ TEST(WorkerMovesTest, AHubWithoutWorkersGetsWhatAnotherOneCanSpare) {
     EXPECT_EQ(fleet.workers_at(1), 3u);
     EXPECT_EQ(fleet.copies_at(0).missing + fleet.copies_at(1).missing, 0u);
     EXPECT_EQ(fleet.moves(), 3);
+}
+
+// Half of the workers compute layers whole. Hubs without workers get some of them, too.
+TEST(WorkerMovesTest, LayersInUseKeepAHolderWhileWorkersMove) {
+    int all_moves = 0, span_moves = 0;
+    for (std::uint32_t seed = 1; seed <= 120; ++seed) {
+        std::minstd_rand random(seed);
+        const std::size_t num_hubs = seed % 4 == 0 ? 4 : 2;
+        const int num_workers = 4 + static_cast<int>(random() % 9);
+        FleetOfWorkers fleet(seed, 1 + seed % 2, seed % 3 != 0);
+        for (std::size_t i = 0; i < num_hubs; ++i) fleet.add_hub(text("hub", i));
+        for (int i = 0; i < num_workers; ++i)
+            fleet.add_worker(0, num_units / 6 + random() % num_units, i % 2 == 0 || seed % 5 == 0);
+        fleet.run(1000);
+        EXPECT_EQ(fleet.layers_lost(), 0) << "seed " << seed;
+        EXPECT_LE(fleet.moves(), 2 * num_workers) << "seed " << seed;
+        EXPECT_LT(fleet.last_move_at(), fleet.now() - 400) << "seed " << seed;
+        all_moves += fleet.moves();
+        span_moves += fleet.span_moves();
+    }
+    EXPECT_GT(span_moves, 20) << "of " << all_moves;
+}
+
+// Two of four workers stand by with the layers of the others: these two go, and no other.
+TEST(WorkerMovesTest, StandbysGoToAHubWithoutWorkers) {
+    FleetOfWorkers fleet(3, 1, true);
+    fleet.add_hub("hub0");
+    fleet.add_hub("hub1");
+    for (int i = 0; i < 4; ++i) fleet.add_worker(0, num_units, true);
+    fleet.run(600);
+    EXPECT_EQ(fleet.workers_at(0), 2u);
+    EXPECT_EQ(fleet.workers_at(1), 2u);
+    EXPECT_EQ(fleet.layers_lost(), 0);
 }
 
 }  // namespace
