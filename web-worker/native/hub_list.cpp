@@ -85,8 +85,9 @@ std::optional<HubUrl> HubList::url_of(const HubPlace& hub) const {
 }
 
 HubOption HubList::option(const HubNeed& need, const HubUrl& hub) const {
-    const auto rtt = rtts_ms_.find(hub.authority());
-    return {.need = need, .rtt_ms = rtt == rtts_ms_.end() ? std::nullopt : rtt->second};
+    const auto known = round_trips_.find(hub.authority());
+    return {.need = need,
+            .rtt_ms = known == round_trips_.end() ? std::nullopt : known->second.rtt_ms};
 }
 
 void HubList::rank() {
@@ -120,25 +121,39 @@ void HubList::welcomed(const HubPlace& here, const std::vector<HubPlace>& others
     others_.clear();
     for (const HubPlace& other : others)
         if (auto url = url_of(other)) others_.push_back({other, *std::move(url)});
-    // A hub that did not answer in time may do so now.
-    std::erase_if(rtts_ms_, [](const auto& known) { return !known.second; });
     rank();
     list_tries();
 }
 
-std::vector<HubUrl> HubList::unmeasured(std::size_t count) const {
+std::vector<HubUrl> HubList::to_measure(double now_ms) {
+    const double minute_ago_ms = now_ms - 60'000;
+    while (!begun_ms_.empty() && begun_ms_.front() <= minute_ago_ms) begun_ms_.pop_front();
+    const std::size_t count_max = std::min(measured_at_once,
+                                           measured_per_minute - begun_ms_.size());
+
     std::vector<HubUrl> hubs{current()};
     for (const Other& other : others_) hubs.push_back(other.url);
-    std::set<std::string> seen;
-    std::erase_if(hubs, [&](const HubUrl& hub) {
-        return rtts_ms_.contains(hub.authority()) || !seen.insert(hub.authority()).second;
+    std::set<std::string> listed;
+    for (const HubUrl& hub : hubs) listed.insert(hub.authority());
+    // A hub that did not answer in time may do so after a minute. Nor is an address remembered for
+    // longer that no hub lists.
+    std::erase_if(round_trips_, [&](const auto& known) {
+        const auto& [authority, trip] = known;
+        return trip.begun_ms <= minute_ago_ms && !(trip.rtt_ms && listed.contains(authority));
     });
-    if (hubs.size() > count) hubs.resize(count);
-    return hubs;
+
+    std::vector<HubUrl> chosen;
+    for (const HubUrl& hub : hubs) {
+        if (chosen.size() == count_max) break;
+        if (!round_trips_.try_emplace(hub.authority(), RoundTrip{now_ms, {}}).second) continue;
+        begun_ms_.push_back(now_ms);
+        chosen.push_back(hub);
+    }
+    return chosen;
 }
 
 void HubList::measured(const HubUrl& hub, std::optional<double> rtt_ms) {
-    rtts_ms_[hub.authority()] = rtt_ms;
+    round_trips_[hub.authority()].rtt_ms = rtt_ms;
     // While the worker tries one hub after the other, their order stays.
     if (here_.id.empty() || current().hub_id != here_.id) return;
     rank();

@@ -5,6 +5,7 @@
 // order of hub_choice.h. Owner: the worker's event loop.
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <map>
 #include <optional>
@@ -35,9 +36,12 @@ class HubList {
     // does not choose where in this network the worker sends requests. Names are not resolved for
     // this.
     void welcomed(const HubPlace& here, const std::vector<HubPlace>& others);
-    // Returns the current hub and the others to which no round trip is known, at most `count`; the
-    // neediest come first.
-    std::vector<HubUrl> unmeasured(std::size_t count) const;
+    // Returns hubs whose round trip shall be measured now: the current one and others, the neediest
+    // first, without those that are known. A hub can list any addresses, in any number of frames,
+    // so that the number of connections is bounded: `measured_at_once` by one call,
+    // `measured_per_minute` by all calls, and one to an address and minute.
+    std::vector<HubUrl> to_measure(double now_ms);
+    static constexpr std::size_t measured_at_once = 8, measured_per_minute = 24;
     // Takes the round trip to a hub; nullopt: it did not answer in time.
     void measured(const HubUrl& hub, std::optional<double> rtt_ms);
     // Returns the best other hub, if it is clearly better than the current one.
@@ -64,10 +68,15 @@ class HubList {
 
     const std::vector<HubUrl> given_;
     const std::function<double()> random_;
-    HubPlace here_;                                         // of the newest WELCOME
-    std::vector<Other> others_;                             // the best one first
-    std::map<std::string, std::optional<double>> rtts_ms_;  // by host and port
-    std::vector<HubUrl> tries_;                             // in this order; never empty
+    HubPlace here_;              // of the newest WELCOME
+    std::vector<Other> others_;  // the best one first
+    struct RoundTrip {
+        double begun_ms = 0;
+        std::optional<double> rtt_ms;  // nullopt: there was no answer, or is none yet
+    };
+    std::map<std::string, RoundTrip> round_trips_;  // by host and port
+    std::deque<double> begun_ms_;                   // of the measurements of the last minute
+    std::vector<HubUrl> tries_;                     // in this order; never empty
     std::set<std::string> refused_;  // addresses with another key, since the last other event
 };
 

@@ -25,7 +25,6 @@ namespace {
 constexpr std::uint16_t going_away = 1001, closed_abnormally = 1006;
 // A hub that takes longer to answer is not worth joining while others answer.
 constexpr auto measured_within = std::chrono::milliseconds(500);
-constexpr std::size_t hubs_measured_max = 8;  // after each news of hubs
 constexpr auto leave_max = std::chrono::seconds(12);
 constexpr auto leave_check = std::chrono::milliseconds(10);
 
@@ -127,7 +126,7 @@ class NativePlatform : public Platform {
     }
     void knows_hubs(const HubPlace& here, const std::vector<HubPlace>& others) override {
         hubs_.welcomed(here, others);
-        if (!others.empty()) measure([] {});
+        if (!others.empty()) measure({});
     }
     void choose_hub() override {
         measure([this, mine = std::weak_ptr<WebSocketClient>(socket_)] {
@@ -267,14 +266,16 @@ class NativePlatform : public Platform {
     void report(const WorkerStatus& status) override { on_status_(status); }
 
   private:
-    // Measures the round trips to hubs that are not known. `done` is called after that.
+    // Measures the round trips to hubs that are not known. `done`, if there is one, is called after
+    // that. One measurement runs at a time; hubs that are listed meanwhile wait for the next news.
     void measure(std::function<void()> done) {
-        after_measuring_.push_back(std::move(done));
-        if (after_measuring_.size() > 1) return;  // a measurement runs
-        const std::vector<HubUrl> hubs = hubs_.unmeasured(hubs_measured_max);
+        if (done) after_measuring_.push_back(std::move(done));
+        if (std::exchange(is_measuring_, true)) return;
+        const std::vector<HubUrl> hubs = hubs_.to_measure(now_ms());
         round_trips_.start(hubs,
                            [this, hubs, life = life_.watch()](const RoundTrips::Times& times) {
                                if (!life.alive()) return;
+                               is_measuring_ = false;
                                for (std::size_t i = 0; i < hubs.size(); ++i)
                                    hubs_.measured(hubs[i], times[i]);
                                for (const auto& call : std::exchange(after_measuring_, {})) call();
@@ -312,6 +313,7 @@ class NativePlatform : public Platform {
     std::map<std::uint64_t, Timer> timers_;
     std::mt19937_64 generator_{std::random_device{}()};
     HubList hubs_;
+    bool is_measuring_ = false;
     std::vector<std::function<void()>> after_measuring_;
     bool is_open_ = false;           // the present connection was opened
     bool is_moving_ = false;         // it ends because the worker joins another hub

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+
 namespace moex::native {
 namespace {
 
@@ -157,13 +159,15 @@ TEST(HubListTest, ANearHubComesBeforeAFarOne) {
     const std::vector<HubPlace> others{
         {"bbbbbbbb", "http://b:2"}, {"cccccccc", "http://c:3"}, {"dddddddd", "http://c:3"}};
     hubs.welcomed({"aaaaaaaa", ""}, others);
-    ASSERT_EQ(hubs.unmeasured(8).size(), 3u) << "one address is measured once";
-    EXPECT_EQ(hubs.unmeasured(1).at(0).host, "a");
-    for (const HubUrl& hub : hubs.unmeasured(8))
+    const std::vector<HubUrl> measured = hubs.to_measure(0);
+    ASSERT_EQ(measured.size(), 3u) << "one address is measured once";
+    EXPECT_EQ(measured[0].host, "a");
+    EXPECT_TRUE(hubs.to_measure(0).empty()) << "they are being measured";
+    for (const HubUrl& hub : measured)
         hubs.measured(hub, hub.host == "a"   ? std::optional(80.0)
                            : hub.host == "c" ? std::optional(8.0)
                                              : std::nullopt);
-    EXPECT_TRUE(hubs.unmeasured(8).empty());
+    EXPECT_TRUE(hubs.to_measure(59'000).empty());
     EXPECT_EQ(hubs.better()->id, "cccccccc");
     hubs.ended(was_open, stops);
     EXPECT_EQ(next(hubs), "c:3/worker?hub=cccccccc");
@@ -174,10 +178,44 @@ TEST(HubListTest, ANearHubComesBeforeAFarOne) {
     EXPECT_EQ(next(hubs), "c:3/worker?hub=dddddddd");
 
     hubs.welcomed({"dddddddd", ""}, {{"bbbbbbbb", "http://b:2"}, {"eeeeeeee", "http://e:5"}});
-    hubs.measured(parse_hub_url("http://e:5").value(), std::nullopt);
-    EXPECT_TRUE(hubs.unmeasured(8).empty());
-    hubs.welcomed({"dddddddd", ""}, {{"bbbbbbbb", "http://b:2"}, {"eeeeeeee", "http://e:5"}});
-    EXPECT_EQ(hubs.unmeasured(8).size(), 1u) << "a hub that did not answer is asked again";
+    const std::vector<HubUrl> fresh = hubs.to_measure(59'000);
+    ASSERT_EQ(fresh.size(), 1u);
+    EXPECT_EQ(fresh[0].host, "e");
+}
+
+// A hub can send HUBS as often as it likes, each time with other addresses.
+TEST(HubListTest, RoundTripsAreMeasuredAtABoundedRate) {
+    HubList hubs = list_of({"ws://a:1"});
+    std::map<std::string, double> last_ms;
+    std::size_t num_measured = 0;
+    const double minute_ms = 60'000, all_ms = 10 * minute_ms;
+    for (double now_ms = 0; now_ms < all_ms; now_ms += 100) {
+        std::vector<HubPlace> others;
+        const int first = now_ms < all_ms / 2 ? 0 : static_cast<int>(now_ms);
+        for (int i = 0; i < 64; ++i)
+            others.push_back({text("hub", i), text("http://host", first + i, ":80")});
+        hubs.welcomed({"aaaaaaaa", ""}, others);
+        const std::vector<HubUrl> chosen = hubs.to_measure(now_ms);
+        EXPECT_LE(chosen.size(), HubList::measured_at_once);
+        num_measured += chosen.size();
+        for (const HubUrl& hub : chosen) {
+            const auto [known, is_new] = last_ms.try_emplace(hub.authority(), now_ms);
+            EXPECT_TRUE(is_new || now_ms - std::exchange(known->second, now_ms) >= minute_ms);
+            hubs.measured(hub, std::nullopt);
+        }
+    }
+    EXPECT_EQ(num_measured, 10 * HubList::measured_per_minute);
+}
+
+TEST(HubListTest, AHubThatDidNotAnswerIsAskedAgainAfterAMinute) {
+    HubList hubs = list_of({"ws://a:1"});
+    hubs.welcomed({"aaaaaaaa", ""}, {{"bbbbbbbb", "http://b:2"}});
+    ASSERT_EQ(hubs.to_measure(0).size(), 2u);
+    hubs.measured(parse_hub_url("http://a:1").value(), 3);
+    EXPECT_TRUE(hubs.to_measure(59'999).empty());
+    const std::vector<HubUrl> again = hubs.to_measure(60'000);
+    ASSERT_EQ(again.size(), 1u) << "the other round trip is known";
+    EXPECT_EQ(again[0].host, "b");
 }
 
 }  // namespace
