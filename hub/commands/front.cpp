@@ -32,6 +32,7 @@ int run_front(const Invocation& invocation) {
     options.port = listen.port;
     options.trusted_proxies = settings.list("trusted-proxy");
     options.connections_max = static_cast<std::size_t>(settings.number("connections-max"));
+    options.body_bytes_max = settings.number("request-memory-mb") << 20;
     options.tls_cert = settings.text("tls-cert");
     options.tls_key = settings.text("tls-key");
     if (const std::string* const ca = invocation.argument("--ca")) options.hub_ca_file = *ca;

@@ -77,9 +77,10 @@ const Setting address_settings[] = {
     {"connections-max", number, listens, all_help, "N", "4096", "open connections", 8, 1000000},
     {"connections-per-address", number, serve, all_help, "N", "256",
      "open connections from one IPv4 address or IPv6 /64", 1, 1000000},
-    {"request-memory-mb", number, serve, all_help, "MB", "64",
-     "memory for request bodies that are being read, over all connections; beyond it 503", 1,
-     1000000},
+    {"request-memory-mb", number, listens, all_help, "MB", "64",
+     "memory for request bodies, over all connections; beyond it 503\n"
+     "a hub keeps a body until it is read, a front until it is answered",
+     1, 1000000},
     {"text-mb-per-minute", number, serve, all_help, "MB", "64",
      "rate limit: request bodies that one address may send; beyond it 429\n"
      "a quarter of it may be sent at once; a key has twice the limit of an address",

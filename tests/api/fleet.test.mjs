@@ -214,12 +214,12 @@ test('a password in the address of the store is refused by name', async () => {
   assert.ok(!run.stderr.includes('secret'));
 });
 
-// A front looks at no key, so that no client needs one here. It has 64 MiB for bodies, and each client sends all of its
+// A front looks at no key, so that no client needs one here. It has 4 MiB for bodies, and each client sends all of its
 // body but the last byte.
 async function fillFront(folder) {
   const key = `${folder}/fleet.key`;
   assert.equal((await runHub(['fleet', 'key', key])).code, 0);
-  const front = await startFront(['--fleet-key', key, '--hub', 'http://127.0.0.1:9']);
+  const front = await startFront(['--fleet-key', key, '--hub', 'http://127.0.0.1:9', '--request-memory-mb', '4']);
   const { hostname, port } = new URL(front.url), sockets = [];
   const head = (bytes) => `POST /v1/completions HTTP/1.1\r\nHost: ${hostname}:${port}\r\n`
     + `Content-Type: application/json\r\nContent-Length: ${bytes}\r\n\r\n`;
@@ -238,7 +238,7 @@ async function fillFront(folder) {
     const half = 1 << 19;
     const deep = open(`{"prompt":${'['.repeat(half - 8)}${']'.repeat(half - 8)}}`);
     await deep.sent;
-    const held = Array.from({ length: 70 }, () => open('x'.repeat(999_999), 1_000_000));
+    const held = Array.from({ length: 8 }, () => open('x'.repeat(999_999), 1_000_000));
     const refused = await Promise.race(held.map(async ({ answered }) => answered));
     assert.equal(refused, 503);
     for (const { socket } of held) socket.destroy();

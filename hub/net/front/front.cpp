@@ -71,7 +71,7 @@ class HubWatch {
 struct Front::State {
     State(FrontOptions wanted, const FleetKey& key)
         : options(std::move(wanted)),
-          front(key, options.trusted_proxies),
+          front(key, options.trusted_proxies, options.body_bytes_max),
           acceptor(front.io),
           signals(front.io),
           drain_timer(front.io),

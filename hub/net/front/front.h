@@ -22,6 +22,7 @@ struct FrontOptions {
     std::string store_url;                     // of the membership; empty: `hub_urls` alone
     std::vector<std::string> trusted_proxies;  // their X-Forwarded-For counts
     std::size_t connections_max = 4096;
+    std::uint64_t body_bytes_max = 64u << 20;  // of all requests that are not answered yet
 };
 
 class Front {

@@ -81,7 +81,8 @@ void FrontConnection::process() {
             closes_ = true;
             release_body();
             return answer(503, "bodies_in_flight",
-                          "the front holds as many request bodies as it has memory for; try again");
+                          "the front holds as many request bodies as it has memory for "
+                          "(--request-memory-mb); try again");
         }
         if (gate == Gate::body && gate_.take_expects_continue())
             send("HTTP/1.1 100 Continue\r\n\r\n");

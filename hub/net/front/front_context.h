@@ -14,9 +14,11 @@
 namespace moex::net {
 
 struct FrontContext {
-    FrontContext(const FleetKey& fleet_key, const std::vector<std::string>& trusted_proxies)
+    FrontContext(const FleetKey& fleet_key, const std::vector<std::string>& trusted_proxies,
+                 std::uint64_t body_bytes_max = 64u << 20)
         : key(fleet_key),
-          proxies(trusted_proxies) {}
+          proxies(trusted_proxies),
+          body_bytes(body_bytes_max) {}
     const FleetKey key;
     const TrustedProxies proxies;
     HubList hubs;
@@ -26,7 +28,7 @@ struct FrontContext {
     std::size_t connections_max = 0;
     // Of requests: a front keeps them until they are answered, since it may ask another hub. It
     // looks at no key, so that any client can fill this.
-    ByteBudget body_bytes{64u << 20};
+    ByteBudget body_bytes;
     // A client that reads nothing of an answer for this long is closed.
     Duration unread_within = std::chrono::seconds(60);
     std::atomic<std::size_t> connections{0};
