@@ -10,7 +10,6 @@
 namespace moex::native {
 namespace {
 
-constexpr int fetches_max = 4;   // fetches that run at the same time; a tab has the same limit
 constexpr int attempts_max = 4;  // attempts in a row that brought no new byte
 constexpr auto attempt_delay = std::chrono::milliseconds(200);
 
@@ -25,13 +24,43 @@ bool matches(ByteView bytes, const Sha256& hash) {
 
 }  // namespace
 
+void BlobFetcher::Unread::add(std::uint64_t count) {
+    const std::lock_guard lock(mutex);
+    bytes += count;
+}
+
+void BlobFetcher::Unread::take(std::uint64_t count) {
+    {
+        const std::lock_guard lock(mutex);
+        bytes -= count;
+    }
+    wake.notify_all();
+}
+
+void BlobFetcher::Unread::wait() {
+    std::unique_lock lock(mutex);
+    wake.wait(lock, [this] { return stopping || bytes < unread_bytes_max; });
+}
+
+void BlobFetcher::Unread::stop() {
+    {
+        const std::lock_guard lock(mutex);
+        stopping = true;
+    }
+    wake.notify_all();
+}
+
+std::size_t BlobFetcher::num_threads() {
+    return std::clamp<std::size_t>(std::thread::hardware_concurrency() / 2, 4, 8);
+}
+
 BlobFetcher::BlobFetcher(HubAddress hub, BlobFolder::Options cache, std::uint64_t memory_bytes,
                          Post post, BlobMemory::Notify notify)
     : cache_(std::move(cache)),
       post_(std::move(post)),
       memory_(memory_bytes, std::move(notify)),
       hub_(std::move(hub)) {
-    for (int i = 0; i < fetches_max; ++i) threads_.emplace_back([this] { run(false); });
+    for (std::size_t i = 0; i < num_threads(); ++i) threads_.emplace_back([this] { run(false); });
     threads_.emplace_back([this] { run(true); });
 }
 
@@ -42,6 +71,7 @@ BlobFetcher::~BlobFetcher() {
         stopping_ = true;
     }
     wake_.notify_all();
+    unread_->stop();
     for (std::thread& thread : threads_) thread.join();
 }
 
@@ -90,6 +120,7 @@ void BlobFetcher::run(bool urgent_only) {
             number = hub_number_;
         }
 
+        if (!job.urgent) unread_->wait();
         bool from_network = false;
         Result<Bytes> bytes = one(job, *client, from_network);
         answer(job, from_network, std::move(bytes));
@@ -99,7 +130,11 @@ void BlobFetcher::run(bool urgent_only) {
 // Posts an event to the owner's thread, from any thread. The posted function does not touch this
 // object after a cancel(): the object may be destroyed by then.
 void BlobFetcher::answer(const Job& job, bool from_network, Result<Bytes> bytes) {
-    post_([this, job, from_network, bytes = std::move(bytes), generation = generation_]() mutable {
+    const std::uint64_t size_bytes = bytes.ok() ? bytes->size() : 0;
+    unread_->add(size_bytes);
+    post_([this, job, from_network, size_bytes, bytes = std::move(bytes), generation = generation_,
+           unread = unread_]() mutable {
+        unread->take(size_bytes);
         if (job.generation != *generation) return;
         if (bytes.ok()) {
             memory_.keep(job.hash, *bytes);
@@ -163,6 +198,7 @@ Status BlobFetcher::download(const Job& job, HttpClient& client, Bytes& bytes,
                        text("the hub answered ", code, " for a weight blob")};
         return false;
     };
+    reader.room = [&] { return std::span(bytes).subspan(have); };
     reader.take = [&](ByteView piece) {
         if (piece.size() > job.size_bytes - have) {
             have = 0;
@@ -170,7 +206,9 @@ Status BlobFetcher::download(const Job& job, HttpClient& client, Bytes& bytes,
                            text("a blob is longer than ", job.size_bytes, " bytes")};
             return false;
         }
-        std::copy(piece.begin(), piece.end(), bytes.begin() + static_cast<std::ptrdiff_t>(have));
+        if (piece.data() != bytes.data() + have)
+            std::copy(piece.begin(), piece.end(),
+                      bytes.begin() + static_cast<std::ptrdiff_t>(have));
         have += piece.size();
         return wanted(job);
     };

@@ -1,7 +1,10 @@
 // Downloads blobs from the hub, verifies their SHA-256, and keeps them in a folder and in memory.
-// Four threads download over kept connections, and a fifth thread takes urgent fetches only. After
-// a connection broke, a download resumes at the byte where it broke. The folder is optional; memory
-// keeps the newest blobs up to a budget. Callbacks run on the owner's thread, through `post`.
+// Four to eight threads download over kept connections, and a further one takes urgent fetches
+// only. A thread waits for the hub, then computes a hash: on a machine with many cores more of them
+// keep both sides busy. They stop while the owner has not taken 64 MiB of blobs, so that a slow GPU
+// does not fill this machine's memory with weights. After a connection broke, a download resumes at
+// the byte where it broke. The folder is optional; memory keeps the newest blobs up to a budget.
+// Callbacks run on the owner's thread, through `post`.
 #pragma once
 
 #include <atomic>
@@ -33,6 +36,9 @@ class BlobFetcher {
     ~BlobFetcher();
     BlobFetcher(const BlobFetcher&) = delete;
 
+    static constexpr std::uint64_t unread_bytes_max = 64u << 20;
+    static std::size_t num_threads();  // without the one for urgent fetches
+
     // Calls `progress` once, with all bytes of the blob, and then `done` with the blob. An urgent
     // fetch is queued in front of all others, and has a thread that takes only urgent fetches.
     void fetch(const Sha256& hash, std::uint64_t size_bytes, bool urgent, Progress progress,
@@ -54,6 +60,19 @@ class BlobFetcher {
         Done done;
         std::uint64_t generation;
     };
+    // Blobs that were posted and that the owner has not taken. It outlives this object, because
+    // what was posted may run later.
+    struct Unread {
+        std::mutex mutex;
+        std::condition_variable wake;
+        std::uint64_t bytes = 0;
+        bool stopping = false;
+
+        void add(std::uint64_t count);
+        void take(std::uint64_t count);
+        void wait();  // until there is room for a further blob
+        void stop();
+    };
     void run(bool urgent_only);
     void answer(const Job& job, bool from_network, Result<Bytes> bytes);
     Result<Bytes> one(const Job& job, HttpClient& client, bool& from_network);
@@ -74,6 +93,7 @@ class BlobFetcher {
     // cancel older jobs.
     std::shared_ptr<std::atomic<std::uint64_t>> generation_ =
         std::make_shared<std::atomic<std::uint64_t>>(0);
+    const std::shared_ptr<Unread> unread_ = std::make_shared<Unread>();
     std::vector<std::thread> threads_;
 };
 

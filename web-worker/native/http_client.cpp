@@ -1,5 +1,6 @@
 #include "web-worker/native/http_client.h"
 
+#include <algorithm>
 #include <array>
 #include <limits>
 #include <optional>
@@ -59,6 +60,51 @@ struct HttpClient::Connection {
         if (const beast::error_code error = try_wait(start)) throw beast::system_error(error);
     }
 
+    // Reads a body of `left` bytes: what was read behind the head, then the others straight into
+    // the reader's memory. Beast's parser would copy them twice. Returns false if the reader
+    // stopped.
+    template <class Stream>
+    bool read_plain(Stream& stream, std::uint64_t left, const Reader& reader) {
+        while (left > 0) {
+            std::span<std::byte> room;
+            if (reader.room) room = reader.room();
+            if (room.empty()) room = piece;
+            room = room.first(static_cast<std::size_t>(std::min<std::uint64_t>(room.size(), left)));
+            std::size_t got = asio::buffer_copy(asio::buffer(room.data(), room.size()),
+                                                buffer.data());
+            buffer.consume(got);
+            if (got == 0) {
+                const beast::error_code error = try_wait([&](auto done) {
+                    stream.async_read_some(
+                        asio::buffer(room.data(), room.size()),
+                        [&got, done](beast::error_code code, std::size_t bytes) mutable {
+                            got = bytes;
+                            done(code);
+                        });
+                });
+                if (error) throw beast::system_error(error);
+            }
+            left -= got;
+            if (!reader.take(room.first(got))) return false;
+        }
+        return true;
+    }
+
+    // Reads a body whose length is not known before.
+    template <class Stream, class Parser>
+    bool read_chunks(Stream& stream, Parser& parser, const Reader& reader) {
+        auto& body = parser.get().body();
+        while (!parser.is_done()) {
+            body.data = piece.data();
+            body.size = piece.size();
+            const beast::error_code error = try_wait(
+                [&](auto done) { http::async_read_some(stream, buffer, parser, done); });
+            if (error && error != http::error::need_buffer) throw beast::system_error(error);
+            if (!reader.take(ByteView(piece.data(), piece.size() - body.size))) return false;
+        }
+        return true;
+    }
+
     // Reads one response. Returns false if the connection cannot be used again, or if the reader
     // stopped.
     template <class Stream>
@@ -70,16 +116,10 @@ struct HttpClient::Connection {
         wait([&](auto done) { http::async_read_header(stream, buffer, parser, done); });
         if (!reader.begin(parser.get().result_int())) return false;
 
-        auto& body = parser.get().body();
-        while (!parser.is_done()) {
-            body.data = piece.data();
-            body.size = piece.size();
-            const beast::error_code error = try_wait(
-                [&](auto done) { http::async_read_some(stream, buffer, parser, done); });
-            if (error && error != http::error::need_buffer) throw beast::system_error(error);
-            if (!reader.take(ByteView(piece.data(), piece.size() - body.size))) return false;
-        }
-        return parser.get().keep_alive();
+        const auto length = parser.content_length();
+        const bool is_whole = length ? read_plain(stream, *length, reader)
+                                     : read_chunks(stream, parser, reader);
+        return is_whole && parser.get().keep_alive();
     }
 };
 

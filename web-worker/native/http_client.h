@@ -5,6 +5,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string_view>
 
 #include "protocol/bytes.h"
@@ -23,9 +24,12 @@ class HttpClient {
         // Called when the head of the response has arrived. Returns false if the caller does not
         // want the body; the connection is then closed.
         std::function<bool(unsigned status)> begin;
-        // Called with the next piece of the body. Returns false to stop; the connection is then
-        // closed.
+        // Called with the next piece of the body, which may be in the memory of `room`. Returns
+        // false to stop; the connection is then closed.
         std::function<bool(ByteView piece)> take;
+        // Optional. Returns memory for the next bytes of the body, which are read from the socket
+        // into it. Where it is empty, the client has memory of its own for them.
+        std::function<std::span<std::byte>()> room{};
     };
     // Requests `path` from the byte `first` on: the hub answers 206, or 200 with the whole file. An
     // error says how the connection broke; the bytes that `take` received before are valid.

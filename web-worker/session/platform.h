@@ -154,8 +154,8 @@ class Platform {
     // Fetches the blob named by `hash` from the cache or the hub, and verifies it. A corrupted
     // cached blob is dropped and fetched again. A corrupted download is retried; after that `done`
     // gets an error. `progress(bytes, from_network)` reports that `bytes` more have arrived from
-    // the network or the cache. At most `fetches_max` fetches run at once, and the platform queues
-    // the rest. An urgent fetch, which a call waits for, is queued in front of other fetches.
+    // the network or the cache. The platform runs a few fetches at once, and queues the rest. An
+    // urgent fetch, which a call waits for, is queued in front of other fetches.
     virtual void fetch_blob(const Sha256& hash, std::uint64_t size_bytes, bool urgent,
                             std::function<void(std::uint64_t bytes, bool from_network)> progress,
                             std::function<void(Result<Bytes>)> done) = 0;
