@@ -4,8 +4,13 @@
 // A tab reaches another hub of its fleet only where a balancer at the page's own origin reads
 // /worker?hub=ID; the addresses of HUBS are for native workers. The tab is not told whether there
 // is one. It follows a first move, and the id in the next WELCOME is the answer. A hub with another
-// id than before, at any connection, shows a balancer too. A tab measures no round trips to hubs
-// behind one balancer, so that need and load alone decide (hub_choice.h).
+// id than before, at any connection, shows a balancer too.
+//
+// A tab measures no round trips, so that need and load alone decide (hub_choice.h). The way to the
+// balancer is the same for all hubs behind it, and what differs is the way from there to each hub:
+// mostly less than the 5 ms from which a nearer hub counts. The only request that reaches a chosen
+// hub is /worker?hub=ID; without an upgrade it is refused, and a browser shows that as an error of
+// the page. Hubs that are far from each other get a balancer, and an origin, in each place.
 // Limit: the hub that a move names may be gone. The tab then follows no move until a balancer has
 // led it to another hub.
 #pragma once
