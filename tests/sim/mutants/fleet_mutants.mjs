@@ -3,13 +3,12 @@ export const mutants = [
   // ---- membership: leases by the store's clock
   {
     file: 'membership.cpp', what: 'a lease is renewed for any incarnation',
-    from: '"workers = ?, keys_seen = ? WHERE hub_id = ? AND fence = ?"));',
-    to: '"workers = ?, keys_seen = ? WHERE hub_id = ? AND fence >= ?"));',
+    from: '"? AND fence = ?"));\n            renew.bind', to: '"? AND fence >= ?"));\n            renew.bind',
   },
   {
     file: 'membership.cpp', what: 'a hub that enters again keeps its fence number',
-    from: '+ ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (hub_id) DO UPDATE SET fence = "\n                 "excluded.fence, ',
-    to: '+ ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (hub_id) DO UPDATE SET fence = "\n                 "hubs.fence, ',
+    from: 'UPDATE SET fence = "\n                 "excluded.fence, ',
+    to: 'UPDATE SET fence = "\n                 "hubs.fence, ',
   },
   {
     file: 'membership.cpp', what: 'a lost row is reported as a later incarnation',

@@ -88,12 +88,15 @@ function finder(file, text) {
     // Link the mutant's object before the room's library, so that the linker takes the definitions of the mutant.
     const program = join(at, name);
     if (!runs(commandOf(name).replace(` -o ${name} `, ` ${object} -o ${program} `))) return undefined;
-    const run = spawnSync(program, ['--gtest_brief=1', '--gtest_fail_fast'], {
+    const run = spawnSync(program, ['--gtest_fail_fast'], {
       encoding: 'utf8', timeout: seconds * 1000, killSignal: 'SIGKILL', maxBuffer: 1 << 28,
     });
     if (run.status === 0) continue;
     const failed = /\[ {2}FAILED {2}\] (\S+)/.exec(run.stdout ?? '');
-    return `${name}: ${failed ? failed[1] : (run.signal ?? `exit ${run.status}`)}`;
+    if (failed) return `${name}: ${failed[1]}`;
+    // The test that began last has crashed or hung.
+    const last = [...(run.stdout ?? '').matchAll(/\[ RUN {6}\] (\S+)/g)].at(-1);
+    return `${name}: ${last?.[1] ?? ''} (${run.signal ?? `exit ${run.status}`})`;
   }
   return null;
 }
