@@ -1,4 +1,5 @@
 // The access rules of the route table (route.h), and the handlers that do not belong to the API.
+// The rules are in route_checks.cpp, handlers that send files in file_routes.cpp.
 // The route of a request is decided once, from its head. Deny by default: a path that is neither in
 // the table nor an embedded page gets 404.
 #pragma once
