@@ -19,6 +19,7 @@
 #include "tests/support/repository.h"
 #include "web-worker/decoder/gpu_decoder.h"
 #include "web-worker/gpu/vulkan/vulkan_device.h"
+#include "web-worker/local/gpu_sequence.h"
 
 namespace moex {
 namespace {
@@ -45,7 +46,8 @@ class Device {
                            });
         if (!finished) loop_.run_until(finished);
         source = local_kv_source(package->config(), kind, hash_of(Tokens{1}), hash_of(Tokens{2}));
-        pages = std::make_unique<LocalPages>(*decoder, source);
+        sequence.emplace(*decoder);
+        pages = std::make_unique<LocalPages>(*sequence, source);
     }
 
     void feed(std::span<const std::uint32_t> tokens) {
@@ -86,6 +88,7 @@ class Device {
 
   public:
     std::unique_ptr<GpuDecoder> decoder;
+    std::optional<GpuSequence> sequence;
     KvSource source;
     std::unique_ptr<LocalPages> pages;
 };

@@ -3,10 +3,11 @@
 // how tokens are chosen.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <span>
 
-#include "web-worker/decoder/sequence_decoder.h"
+#include "web-worker/decoder/step_rows.h"
 #include "web-worker/decoder/token_drafts.h"
 
 namespace moex {
@@ -33,8 +34,16 @@ class AnswerLoop {
 };
 
 // Feeds all tokens of `prompt` to the decoder; `logits` selects the logits of the last token.
-Status feed_prompt(SequenceDecoder& decoder, std::span<const std::uint32_t> prompt,
-                   StepLogits logits);
+// The decoder is a GpuDecoder or a SequenceDecoder.
+template <class Decoder>
+Status feed_prompt(Decoder& decoder, std::span<const std::uint32_t> prompt, StepLogits logits) {
+    while (!prompt.empty()) {
+        const auto chunk = prompt.first(std::min<std::size_t>(prompt.size(), decoder.rows_max()));
+        prompt = prompt.subspan(chunk.size());
+        MOEX_TRY(decoder.feed(chunk, prompt.empty() ? logits : StepLogits::none));
+    }
+    return {};
+}
 
 // Returns the candidates of `list` without the empty entries at its end, which exist if the
 // vocabulary is smaller than the list.

@@ -282,7 +282,7 @@ void GpuDecoder::read_early() {
 }
 
 Status GpuDecoder::feed(TokenIds tokens, StepLogits logits) {
-    MOEX_TRY(check_tokens(tokens));
+    MOEX_TRY(check_tokens(*this, tokens));
     const auto num_rows = static_cast<std::uint32_t>(tokens.size());
     const bool by_list = logits == StepLogits::likeliest || logits == StepLogits::every_likeliest,
                of_all = logits == StepLogits::every || logits == StepLogits::every_likeliest;

@@ -21,7 +21,6 @@
 #include "web-worker/decoder/decoder_ops.h"
 #include "web-worker/decoder/kv_rows.h"
 #include "web-worker/decoder/paged_steps.h"
-#include "web-worker/decoder/sequence_decoder.h"
 #include "web-worker/decoder/step_rows.h"
 #include "web-worker/gpu/device.h"
 
@@ -105,15 +104,16 @@ struct RoutedRows {
 // Example of a batch with experts elsewhere: start(batch); advance() returns layer 0;
 // read_routed(); answer(y); advance() returns layer 1; ...; advance() returns num_layers;
 // read_logits().
-class GpuDecoder final : public SequenceDecoder {
+class GpuDecoder {
   public:
+    using TokenIds = std::span<const std::uint32_t>;
     // Uploads the weights that `source` gives, then compiles the kernels. `source` is not used
     // after this call has returned; `device` outlives the decoder. Layers that the source did not
     // have follow by load_layer().
     static void create(gpu::Device& device, const DecoderModel& model,
                        const GpuDecoderOptions& options, WeightSource& source,
                        std::function<void(Result<std::unique_ptr<GpuDecoder>>)> done);
-    ~GpuDecoder() override;
+    ~GpuDecoder();
 
     // A decoder whose last layers are still on their way. load_layer() uploads the rest of a layer.
     // begin_early() begins to read `tokens`, at most rows_max(), through the layers that are here;
@@ -123,27 +123,27 @@ class GpuDecoder final : public SequenceDecoder {
     // are computed; rewind() drops them before. All other steps require is_whole().
     //   layers 0 and 1 of 4 are here: begin_early(5 tokens) computes them; load_layer(2) and
     //   load_layer(3) compute one layer each; num_tokens() is 5
-    bool is_whole() const override { return num_loaded() == model_.num_layers; }
+    bool is_whole() const { return num_loaded() == model_.num_layers; }
     // Returns the number of layers that are loaded, up to the first one that is not.
     std::uint32_t num_loaded() const;
     Status load_layer(std::uint32_t layer, WeightSource& source);
-    Status begin_early(TokenIds tokens, std::function<void(std::uint32_t)> on_layers) override;
-    bool reads_early() const override { return !is_paged(); }
+    Status begin_early(TokenIds tokens, std::function<void(std::uint32_t)> on_layers);
+    bool reads_early() const { return !is_paged(); }
 
     const DecoderModel& model() const { return model_; }
-    std::uint32_t vocab_size() const override { return model_.vocab_size; }
-    std::uint32_t num_layers() const override { return model_.num_layers; }
-    bool goes_back() const override { return !model_.has_delta(); }
-    std::uint32_t context_tokens() const override { return sizes_.row_pages * kv_page_tokens; }
+    std::uint32_t vocab_size() const { return model_.vocab_size; }
+    std::uint32_t num_layers() const { return model_.num_layers; }
+    bool goes_back() const { return !model_.has_delta(); }
+    std::uint32_t context_tokens() const { return sizes_.row_pages * kv_page_tokens; }
     // Returns the row limit of a step at the end of the context.
-    std::uint32_t rows_max() const override { return rows_max(sizes_.row_pages); }
+    std::uint32_t rows_max() const { return rows_max(sizes_.row_pages); }
     // Returns the row limit of a step in which no sequence has more than `num_pages` pages.
     std::uint32_t rows_max(std::uint32_t num_pages) const;
-    std::uint32_t logit_rows_max() const override { return sizes_.logit_rows; }
-    bool finds_likeliest() const override { return sizes_.likeliest; }
+    std::uint32_t logit_rows_max() const { return sizes_.logit_rows; }
+    bool finds_likeliest() const { return sizes_.likeliest; }
     // Returns true if the GPU's memory has not room for all pages of the context. choose(), step()
     // and begin_early() are then not available.
-    bool is_paged() const override { return sizes_.staging_pages > 0; }
+    bool is_paged() const { return sizes_.staging_pages > 0; }
     std::uint32_t num_pages() const { return sizes_.pages; }
     std::uint32_t num_window_slots() const { return sizes_.window_slots; }
     std::uint32_t num_lanes() const { return sizes_.lanes; }
@@ -151,13 +151,14 @@ class GpuDecoder final : public SequenceDecoder {
     // whether they fit.
     static DecoderSizes sizes_of(const gpu::AdapterInfo& adapter, const DecoderModel& model,
                                  const GpuDecoderOptions& options);
-    std::uint32_t num_tokens() const override { return num_tokens_; }
+    std::uint32_t num_tokens() const { return num_tokens_; }
     std::uint64_t weight_bytes() const { return memory_->weight_bytes; }
     std::uint64_t kv_bytes() const { return memory_->kv_bytes; }
     // of a model with a gated delta rule: bytes of all states and journals
     std::uint64_t state_bytes() const { return memory_->state_bytes_all; }
 
-    Status feed(TokenIds tokens, StepLogits logits) override;
+    // The steps of one sequence: as in SequenceDecoder (sequence_decoder.h).
+    Status feed(TokenIds tokens, StepLogits logits);
     // Makes the likeliest token by the last step's logits the input of the next step, and appends
     // it to the ring.
     void choose();
@@ -171,10 +172,10 @@ class GpuDecoder final : public SequenceDecoder {
     void read_chosen(std::uint32_t count, std::function<void(Result<TokenIds>)> done);
     // Reads the last step's logits, or the logits of the last complete batch: [rows with
     // logits, vocab_size]. For a batch, the rows of num_likeliest are left out.
-    void read_logits(std::function<void(Result<std::span<const float>>)> done) override;
+    void read_logits(std::function<void(Result<std::span<const float>>)> done);
     // Chosen tokens that were not read are dropped.
-    void rewind(std::uint32_t num_tokens) override;
-    void resume(std::uint32_t num_tokens) override;
+    void rewind(std::uint32_t num_tokens);
+    void resume(std::uint32_t num_tokens);
 
     // Starts a pass over `batch` for several sequences. They share a cache of
     // GpuDecoderOptions::pages pages, and the caller assigns the pages to sequences. Do not mix
@@ -202,7 +203,7 @@ class GpuDecoder final : public SequenceDecoder {
     void read_rows(std::function<void(Result<std::span<const float>>)> done, std::uint32_t lane);
     // Reads one list for each of the batch's num_likeliest rows, after the last advance(); or the
     // lists of a feed() with StepLogits::likeliest (one) or every_likeliest (one for each token).
-    void read_likeliest(std::function<void(Result<std::span<const LikeliestList>>)> done) override;
+    void read_likeliest(std::function<void(Result<std::span<const LikeliestList>>)> done);
     // For layers that others compute whole; needs sends_layers(). At the layer before which
     // advance_to() has stopped, read_residual() reads the rows of the residual stream, [num_rows,
     // hidden_size], before another lane's advance. skip_to() continues the pass before layer
@@ -223,20 +224,13 @@ class GpuDecoder final : public SequenceDecoder {
                       std::function<void(Result<ByteView>)> done);
     void write_kv_rows(const DecoderBatch& rows, std::uint32_t first_layer, std::uint32_t end_layer,
                        ByteView kv);
-    // kv_rows.h converts the rows of a page. `rows` has kv_rows_of_page() bytes.
-    void read_page(std::uint32_t page, std::span<std::byte> rows,
-                   std::function<void(Status)> done) override {
-        read_page(page, rows, std::move(done), false);
-    }
-    Status write_page(std::uint32_t page, ByteView rows) override {
-        return write_page(page, rows, false);
-    }
     // These three move the rows of all layers. With window_slots they move those of layers with a
-    // window (`is_window`), or of the others.
+    // window (`is_window`), or of the others. kv_rows.h converts the rows of a page. `rows` has
+    // kv_rows_of_page() bytes.
     void copy_page(std::uint32_t from, std::uint32_t to, bool is_window = false);
     void read_page(std::uint32_t page, std::span<std::byte> rows, std::function<void(Status)> done,
-                   bool is_window);
-    Status write_page(std::uint32_t page, ByteView rows, bool is_window);
+                   bool is_window = false);
+    Status write_page(std::uint32_t page, ByteView rows, bool is_window = false);
 
     // For a span (DecoderModel::is_span, keys and values as f16). compute_span() computes its
     // layers for rows `x` of the residual stream, [rows, hidden_size]; the batch has no logits. One

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "web-worker/decoder/answer_loop.h"
+#include "web-worker/decoder/sequence_decoder.h"
 #include "web-worker/decoder/token_drafts.h"
 
 namespace moex {

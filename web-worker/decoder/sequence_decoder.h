@@ -1,6 +1,7 @@
-// The interface of a decoder that computes a whole model for one sequence: on a GPU (gpu_decoder.h)
-// or on a processor (web-worker/processor). The loops that answer (answer_loop.h) cannot
-// distinguish them.
+// The interface of a decoder that computes a whole model for one sequence: on a GPU
+// (web-worker/local/gpu_sequence.h) or on a processor (web-worker/processor). The loops that answer
+// (answer_loop.h) cannot distinguish them. GpuDecoder itself does not implement it: the linker
+// keeps all virtual functions of a class, and most users of GpuDecoder need a few of them.
 //
 // Calls issue work and return; the results follow in callbacks, which are never called inside the
 // call that was given them. All calls are made on one thread.
@@ -11,21 +12,10 @@
 #include <span>
 
 #include "protocol/bytes.h"
-#include "protocol/check.h"
 #include "protocol/result.h"
-#include "protocol/text.h"
 #include "web-worker/decoder/step_rows.h"
 
 namespace moex {
-
-// The rows of a step for which logits are computed.
-enum class StepLogits {
-    none,
-    last,             // logits of the last token
-    every,            // logits of all tokens; at most logit_rows_max() tokens
-    likeliest,        // likeliest tokens after the last token; needs finds_likeliest()
-    every_likeliest,  // likeliest tokens after each token; needs both
-};
 
 // Computes the steps of one sequence.
 //
@@ -81,24 +71,6 @@ class SequenceDecoder {
     virtual void read_page(std::uint32_t page, std::span<std::byte> rows,
                            std::function<void(Status)> done) = 0;
     virtual Status write_page(std::uint32_t page, ByteView rows) = 0;
-
-  protected:
-    // Returns the error of a feed() with tokens that are too many, or unknown.
-    Status check_tokens(TokenIds tokens) const {
-        const auto wrong = [](auto&&... words) {
-            return Error{ErrorCode::invalid_argument, text(words...)};
-        };
-        MOEX_CHECK(is_whole(), "layers of this model are still on their way");
-        if (tokens.empty() || tokens.size() > rows_max())
-            return wrong("a step of ", tokens.size(), " tokens, want 1 to ", rows_max());
-        if (num_tokens() + tokens.size() > context_tokens())
-            return wrong("the sequence would have ", num_tokens() + tokens.size(),
-                         " tokens, the cache has room for ", context_tokens());
-        for (const std::uint32_t token : tokens)
-            if (token >= vocab_size())
-                return wrong("token ", token, ", the vocabulary has ", vocab_size());
-        return {};
-    }
 };
 
 }  // namespace moex

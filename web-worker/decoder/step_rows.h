@@ -3,8 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "kernels_constants.h"
+#include "protocol/check.h"
+#include "protocol/result.h"
+#include "protocol/text.h"
 
 namespace moex {
 
@@ -93,5 +97,33 @@ struct ArenaPlace {
     std::uint32_t first_expert = 0, num_experts = 0, expert_words = 0, unused = 0;
 };
 static_assert(sizeof(ArenaPlace) == 16);
+
+// The rows of a step for which logits are computed.
+enum class StepLogits {
+    none,
+    last,             // logits of the last token
+    every,            // logits of all tokens; at most logit_rows_max() tokens
+    likeliest,        // likeliest tokens after the last token; needs finds_likeliest()
+    every_likeliest,  // likeliest tokens after each token; needs both
+};
+
+// Returns the error of a step with tokens that are too many, or unknown to `decoder`: a GpuDecoder
+// or a SequenceDecoder.
+template <class Decoder>
+Status check_tokens(const Decoder& decoder, std::span<const std::uint32_t> tokens) {
+    const auto wrong = [](auto&&... words) {
+        return Error{ErrorCode::invalid_argument, text(words...)};
+    };
+    MOEX_CHECK(decoder.is_whole(), "layers of this model are still on their way");
+    if (tokens.empty() || tokens.size() > decoder.rows_max())
+        return wrong("a step of ", tokens.size(), " tokens, want 1 to ", decoder.rows_max());
+    if (decoder.num_tokens() + tokens.size() > decoder.context_tokens())
+        return wrong("the sequence would have ", decoder.num_tokens() + tokens.size(),
+                     " tokens, the cache has room for ", decoder.context_tokens());
+    for (const std::uint32_t token : tokens)
+        if (token >= decoder.vocab_size())
+            return wrong("token ", token, ", the vocabulary has ", decoder.vocab_size());
+    return {};
+}
 
 }  // namespace moex

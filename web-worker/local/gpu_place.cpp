@@ -1,9 +1,11 @@
 // The GPU of the browser as the place of a whole model.
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "web-worker/decoder/greedy_loop.h"
 #include "web-worker/gpu/webgpu/webgpu_device.h"
+#include "web-worker/local/gpu_sequence.h"
 #include "web-worker/local/local_pages.h"
 #include "web-worker/local/local_place.h"
 
@@ -23,7 +25,7 @@ class GpuPlace : public LocalPlace {
     }
     explicit GpuPlace(std::unique_ptr<gpu::Device> device) : device_(std::move(device)) {}
 
-    SequenceDecoder& decoder() override { return *decoder_; }
+    SequenceDecoder& decoder() override { return *sequence_; }
     Status load_layer(std::uint32_t layer) override {
         MOEX_TRY(decoder_->load_layer(layer, *weights_));
         if (!decoder_->is_whole()) return {};
@@ -83,6 +85,7 @@ class GpuPlace : public LocalPlace {
                     return done(made.error());
                 }
                 (*held)->decoder_ = *std::move(made);
+                (*held)->sequence_.emplace(*(*held)->decoder_);
                 done(std::unique_ptr<LocalPlace>(std::move(*held)));
             });
     }
@@ -93,6 +96,7 @@ class GpuPlace : public LocalPlace {
     std::unique_ptr<NamedWeights> named_;
     std::unique_ptr<CountedWeights> weights_;
     std::unique_ptr<GpuDecoder> decoder_;
+    std::optional<GpuSequence> sequence_;
     KvSource source_;
 };
 

@@ -14,6 +14,7 @@
 #include "protocol/kv_page.h"
 #include "web-worker/decoder/answer_loop.h"
 #include "web-worker/decoder/evicted_pages.h"
+#include "web-worker/decoder/sequence_decoder.h"
 #include "web-worker/package/named_weights.h"
 
 namespace moex {

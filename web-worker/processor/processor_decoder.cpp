@@ -185,7 +185,7 @@ std::uint32_t ProcessorDecoder::logit_rows_max() const { return std::min(drawn_r
 // ---- steps
 
 Status ProcessorDecoder::check(TokenIds tokens, StepLogits logits) const {
-    MOEX_TRY(check_tokens(tokens));
+    MOEX_TRY(check_tokens(*this, tokens));
     const std::size_t num_rows = tokens.size();
     if (logits == StepLogits::likeliest || logits == StepLogits::every_likeliest)
         return Error{ErrorCode::invalid_argument, "this decoder returns whole rows of logits"};

@@ -17,6 +17,7 @@
 #include "web-worker/decoder/greedy_loop.h"
 #include "web-worker/decoder/sampled_loop.h"
 #include "web-worker/gpu/vulkan/vulkan_device.h"
+#include "web-worker/local/gpu_sequence.h"
 #include "web-worker/local/local_drafts.h"
 #include "web-worker/local/sampler_chooser.h"
 
@@ -94,6 +95,7 @@ class OneSequence {
                                decoder = must(std::move(made));
                            });
         if (!finished) loop.run_until(finished);
+        sequence.emplace(*decoder);
     }
 
     DrawnAnswer answer(const AskedText& asked, TokenDrafts* drafts, bool issues_ahead = false) {
@@ -128,7 +130,7 @@ class OneSequence {
                                                      events);
         else
             answering = std::make_unique<SampledLoop>(
-                *decoder,
+                *sequence,
                 SampledOptions{
                     .max_tokens = asked.max_tokens, .stop_ids = asked.stop_ids, .drafts = drafts},
                 std::make_unique<SamplerChooser>(Sampler(asked.sampling, asked.prompt)), events);
@@ -143,6 +145,7 @@ class OneSequence {
     test::PostedLoop loop;
     std::unique_ptr<gpu::Device> device;
     std::unique_ptr<GpuDecoder> decoder;
+    std::optional<GpuSequence> sequence;
 };
 
 // The drafts of each kind for a question whose answer is `tokens`.

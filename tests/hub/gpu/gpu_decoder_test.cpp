@@ -23,6 +23,7 @@
 #include "web-worker/decoder/greedy_loop.h"
 #include "web-worker/decoder/sampled_loop.h"
 #include "web-worker/gpu/vulkan/vulkan_device.h"
+#include "web-worker/local/gpu_sequence.h"
 #include "web-worker/local/sampler_chooser.h"
 
 namespace moex {
@@ -131,7 +132,8 @@ class OnGpu {
         std::vector<TokenId> answer;
         bool finished = false;
         AnswerLoop* running = nullptr;
-        SampledLoop answering(*decoder, std::move(options),
+        GpuSequence sequence(*decoder);
+        SampledLoop answering(sequence, std::move(options),
                               std::make_unique<SamplerChooser>(Sampler(sampling, prompt)),
                               {.on_tokens =
                                    [&](std::span<const std::uint32_t> ids) {

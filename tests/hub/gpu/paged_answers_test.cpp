@@ -15,6 +15,7 @@
 #include "web-worker/decoder/gpu_decoder.h"
 #include "web-worker/decoder/sampled_loop.h"
 #include "web-worker/gpu/vulkan/vulkan_device.h"
+#include "web-worker/local/gpu_sequence.h"
 #include "web-worker/local/sampler_chooser.h"
 
 namespace moex {
@@ -117,7 +118,8 @@ class LongText {
         std::vector<TokenId> tokens;
         bool finished = false;
         const SamplingOptions sampling{.temperature = 0.8, .sample_top_k = 20, .seed = 3};
-        SampledLoop answering(*decoder, SampledOptions{.max_tokens = max_tokens, .drafts = drafts},
+        GpuSequence sequence(*decoder);
+        SampledLoop answering(sequence, SampledOptions{.max_tokens = max_tokens, .drafts = drafts},
                               std::make_unique<SamplerChooser>(Sampler(sampling, prompt)),
                               {.on_tokens =
                                    [&](std::span<const std::uint32_t> ids) {
