@@ -50,7 +50,8 @@ struct KvSource {
     KvWeights weights = KvWeights::package;
     KvRounding rounding = KvRounding::any;
     KvRowType row_type = KvRowType::f32;
-    std::uint32_t first_layer = 0, end_layer = 0;  // layers [first_layer, end_layer)
+    // layers [first_layer, end_layer), counted among those with keys and values
+    std::uint32_t first_layer = 0, end_layer = 0;
     std::uint32_t num_kv_heads = 0, head_dim = 0;
     std::uint32_t rotary_size = 0;  // values of a head that RoPE rotates
     double rope_base = 0;
@@ -72,7 +73,10 @@ struct KvPage {
     std::vector<std::uint32_t> tokens;  // 1 to page_tokens
     // Names of the workers that computed experts for the rows: their public keys or chosen keys.
     std::vector<std::string> workers;
-    // Recurrent state after the last token of the page; empty for models that have attention only.
+    // Recurrent state after the last token of the page: for each layer with a gated delta rule, f32
+    // [value_heads, key_dim, value_dim], then the latest inputs of its convolution, the oldest
+    // first, [conv_taps - 1, channels]. Empty if the model has attention only, or if the state was
+    // not kept: then the text goes on behind a later page.
     ByteView state;
     ByteView rows;  // borrowed
 };

@@ -14,7 +14,8 @@
 #   and which web-worker/local sees, too;   package <- pack, and only commands see pack.
 #   hub/route sees nothing, and only web-worker/local sees it.
 #   Inside hub/engine: {sampler, draw} see tokens alone, and web-worker/local sees them, too, as it sees
-#   hub/draft/repetition and hub/engine/{draft_budget, draft_rates}, which see tokens and hub/base.
+#   hub/draft/repetition and hub/engine/{draft_budget, draft_rates}, which see tokens and hub/base, and
+#   hub/engine/state_slots, which sees delta_rule.
 #   Inside hub/net: http sees nothing of the hub around it.
 #   Everywhere: no circle of includes among what lies side by side in a folder; a source and its header are one file,
 #   and a sub-folder with all that it holds is one.
@@ -50,6 +51,7 @@ git grep -nE '^#include "' -- 'protocol/*' 'hub/*' 'web-worker/*' | awk -F: '
     if (path ~ /^hub\/engine\/(sampler|draw|draw_noise)\./) return "sampler"
     if (path ~ /^hub\/engine\/draft_(budget|rates)\./) return "draft_rules"
     if (path ~ /^hub\/draft\/repetition\./) return "draft_rules"
+    if (path ~ /^hub\/engine\/state_slots\./) return "state_slots"
     if (path ~ /^hub\/engine\//) return "engine"
     if (path ~ /^hub\/foresight\//) return "foresight"
     if (path ~ /^hub\/draft\//) return "draft"
@@ -90,7 +92,8 @@ git grep -nE '^#include "' -- 'protocol/*' 'hub/*' 'web-worker/*' | awk -F: '
     sees["kernels"] = " protocol base kernels "
     sees["sampler"] = " protocol tokenizer sampler "
     sees["draft_rules"] = " protocol base tokenizer draft_rules "
-    sees["engine"] = model "backend kernels sampler draft_rules engine "
+    sees["state_slots"] = " protocol state_slots engine "
+    sees["engine"] = model "backend kernels sampler draft_rules state_slots engine "
     sees["foresight"] = model "backend kernels engine foresight "
     sees["state"] = model "backend kernels sampler engine state "
     sees["draft"] = model "backend kernels sampler draft_rules engine draft "
@@ -110,7 +113,8 @@ git grep -nE '^#include "' -- 'protocol/*' 'hub/*' 'web-worker/*' | awk -F: '
     sees["tab"] = sees["worker"] "spans tab "
     sees["gpu_package"] = " protocol model package gpu_decoder gpu_package "
     sees["processor"] = sees["engine"] "gpu_decoder processor "
-    sees["local"] = text "model package sampler draft_rules route gpu gpu_decoder gpu_package processor local "
+    sees["local"] = text "model package sampler draft_rules state_slots route gpu gpu_decoder gpu_package processor "
+    sees["local"] = sees["local"] "local "
   }
   {
     target = $3; sub(/^#include "/, "", target); sub(/".*/, "", target)

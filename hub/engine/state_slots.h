@@ -120,6 +120,8 @@ class SlotState {
     void abandon_step();
     // Goes back to `num_tokens` tokens; from kept_from() on. An earlier position than that is 0.
     std::uint32_t kept_from() const { return slot_ ? slot_->num_tokens : 0; }
+    // The state after kept_from() tokens; null: that of no tokens. Later ones are in the journal.
+    const StateSlotPtr& latest() const { return slot_; }
     void roll_back(std::uint32_t num_tokens);
     // The latest state at the end of a page; null if none is kept.
     const StateSlotPtr& border() const { return border_; }

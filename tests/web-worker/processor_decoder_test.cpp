@@ -7,6 +7,7 @@
 #include "tests/hub/engine/engine_fixture.h"
 #include "tests/support/must.h"
 #include "tests/support/posted_loop.h"
+#include "tests/support/some_drafts.h"
 #include "web-worker/decoder/sampled_loop.h"
 #include "web-worker/local/local_drafts.h"
 #include "web-worker/local/sampler_chooser.h"
@@ -48,6 +49,17 @@ class Processor {
     }
     std::vector<float> logits() { return must(read()); }
     void run_one() { loop_.run_one(); }
+    // The state after `num_tokens` tokens; empty if it is not kept.
+    Bytes state(std::uint32_t num_tokens) {
+        Bytes state(decoder->state_bytes());
+        bool finished = false;
+        decoder->read_state(num_tokens, state, [&](Status read) {
+            if (!read.ok()) state.clear();
+            finished = true;
+        });
+        loop_.run_until(finished);
+        return state;
+    }
     Bytes page(std::uint32_t index) {
         Bytes rows(kv_rows_bytes(decoder->kv_source(), kv_page_tokens));
         bool finished = false;
@@ -192,6 +204,104 @@ TEST(ProcessorDecoder, TextContinuesAfterPagesOfAnotherDecoder) {
     second.feed(std::span(tokens).last(1), StepLogits::last);
     expect_same_bits(second.logits(), wanted);
     EXPECT_EQ(second.decoder->write_page(0, Bytes(8)).error().code, ErrorCode::payload_size);
+}
+
+// ---- a model with a gated delta rule
+
+std::shared_ptr<const ModelPackage> hybrid_package() {
+    static const auto package = [] {
+        ModelConfig config = test::hybrid_config();
+        config.context_tokens = 512;
+        return test::synth(config, "long-hybrid");
+    }();
+    return package;
+}
+
+std::vector<float> last_logits_of_hub(std::span<const TokenId> tokens) {
+    const auto all = logits_of_hub(hybrid_package(), tokens);
+    const auto row = std::span(all).last(test::hybrid_config().vocab_size);
+    return {row.begin(), row.end()};
+}
+
+TEST(ProcessorDecoder, StepsOfAHybridHaveTheBitsOfTheHub) {
+    Processor processor(hybrid_package(), 512);
+    const auto tokens = test::random_tokens(400, 256, 15);
+    for (const std::uint32_t rows : {1u, 5u, 8u, 11u, 32u}) {
+        SCOPED_TRACE(rows);
+        processor.decoder->rewind(0);
+        const auto text = std::span(tokens).first(rows == 1 ? 150 : 400);
+        for (std::size_t at = 0; at < text.size(); at += rows)
+            processor.feed(text.subspan(at, std::min<std::size_t>(rows, text.size() - at)),
+                           StepLogits::last);
+        expect_same_bits(processor.logits(), last_logits_of_hub(text));
+        for (std::uint32_t end = 128; end + 1 < text.size(); end += 128)
+            EXPECT_FALSE(processor.state(end).empty()) << end;
+    }
+}
+
+TEST(ProcessorDecoder, AnEditOfAHybridGoesOnFromTheLastState) {
+    Processor processor(hybrid_package(), 512);
+    const auto tokens = test::random_tokens(400, 256, 16);
+    for (const std::uint32_t at : {0u, 1u, 127u, 128u, 300u, 383u, 384u, 390u}) {
+        SCOPED_TRACE(at);
+        processor.decoder->rewind(0);
+        processor.feed(tokens, StepLogits::last);
+        processor.logits();
+        processor.decoder->rewind(at);
+        EXPECT_EQ(processor.decoder->num_tokens(), at / 128 * 128);
+        std::vector<TokenId> edited(tokens.begin(), tokens.begin() + at);
+        for (const TokenId token : test::random_tokens(15, 256, at)) edited.push_back(token);
+        processor.feed(std::span(edited).subspan(processor.decoder->num_tokens()),
+                       StepLogits::last);
+        expect_same_bits(processor.logits(), last_logits_of_hub(edited));
+    }
+}
+
+TEST(ProcessorDecoder, DraftsOfAHybridChangeNoToken) {
+    Processor processor(hybrid_package(), 512);
+    std::uint64_t drafted = 0, accepted = 0;
+    for (std::uint32_t seed = 0; seed < 12; ++seed) {
+        const auto prompt = test::random_tokens(1 + seed * 37 % 150, 256, seed);
+        processor.decoder->rewind(0);
+        const auto plain = processor.answer(prompt, 40, nullptr);
+        processor.decoder->rewind(0);
+        test::SomeDrafts drafts(plain, seed);
+        DraftCounts counts;
+        EXPECT_EQ(processor.answer(prompt, 40, &drafts, &counts), plain);
+        drafted += counts.drafted_tokens;
+        accepted += counts.accepted_tokens;
+    }
+    EXPECT_GT(accepted, 100u);
+    EXPECT_GT(drafted, accepted + 100);
+}
+
+TEST(ProcessorDecoder, AHybridContinuesAfterPagesAndAState) {
+    Processor first(hybrid_package(), 512), second(hybrid_package(), 512);
+    const auto tokens = test::random_tokens(330, 256, 17);
+    first.feed(tokens, StepLogits::last);
+    const auto wanted = first.logits();
+    EXPECT_TRUE(first.state(330).empty());
+
+    // The second text begins alike, and goes on from its own 40 tokens.
+    second.feed(std::span(tokens).first(40), StepLogits::none);
+    second.run_one();
+    second.run_one();
+    require_ok(second.decoder->write_page(0, first.page(0)));
+    require_ok(second.decoder->write_page(1, first.page(1)));
+    EXPECT_EQ(second.decoder->num_tokens(), 40u);
+    require_ok(second.decoder->write_state(256, first.state(256)));
+    second.decoder->resume(329);
+    EXPECT_EQ(second.decoder->num_tokens(), 256u);
+    second.feed(std::span(tokens).subspan(256), StepLogits::last);
+    expect_same_bits(second.logits(), wanted);
+
+    // Pages without a state count for nothing.
+    second.decoder->rewind(0);
+    require_ok(second.decoder->write_page(0, first.page(0)));
+    second.decoder->resume(128);
+    EXPECT_EQ(second.decoder->num_tokens(), 0u);
+    EXPECT_FALSE(second.decoder->write_state(128, first.state(128)).ok());
+    EXPECT_EQ(second.decoder->write_state(128, Bytes(8)).error().code, ErrorCode::payload_size);
 }
 
 TEST(ProcessorDecoder, StepsBeyondTheContextAreRefused) {

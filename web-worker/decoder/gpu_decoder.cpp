@@ -35,7 +35,7 @@ GpuDecoder::~GpuDecoder() {
          {id_readbacks_[0], id_readbacks_[1], logit_readback_, likeliest_readback_, span_readback_})
         device_.destroy_buffer(buffer);
     for (const gpu::BufferId buffer :
-         {page_readback_, early_readback_, rows_readback_, kv_readback_})
+         {page_readback_, state_readback_, early_readback_, rows_readback_, kv_readback_})
         if (buffer != gpu::BufferId{}) device_.destroy_buffer(buffer);
     for (const Lane& lane : lanes_) device_.destroy_buffer(lane.routed_readback);
 }
@@ -133,10 +133,10 @@ DecoderSizes GpuDecoder::sizes_of(const gpu::AdapterInfo& adapter, const Decoder
         sizes.window_slots = options.window_slots;
         sizes.lanes = std::max(1u, options.lanes);
         sizes.sends_layers = options.sends_layers && model.head_dim % 8 == 0;
-        if (model.has_delta()) {
-            sizes.state_slots = options.state_slots;
-            sizes.journals = options.journals;
-        }
+    }
+    if (model.has_delta() && options.journals > 0) {
+        sizes.state_slots = options.state_slots;
+        sizes.journals = options.pages > 0 ? options.journals : 1;
     }
     sizes.part_slots = DecoderMemory::part_slots_of(sizes.binding_bytes, model, sizes.rows,
                                                     sizes.row_pages);
@@ -220,6 +220,7 @@ Status GpuDecoder::load_layer(std::uint32_t layer, WeightSource& source) {
 }
 
 Status GpuDecoder::begin_early(TokenIds tokens, std::function<void(std::uint32_t)> on_layers) {
+    MOEX_CHECK(reads_early(), "this decoder reads a prompt when it has all layers");
     const auto num_rows = static_cast<std::uint32_t>(tokens.size());
     if (num_rows == 0 || num_rows > rows_max() || num_tokens_ + num_rows > context_tokens())
         return Error{ErrorCode::invalid_argument,
@@ -281,8 +282,9 @@ void GpuDecoder::read_early() {
                         });
 }
 
-Status GpuDecoder::feed(TokenIds tokens, StepLogits logits) {
+Status GpuDecoder::feed(TokenIds tokens, StepLogits logits, const DeltaRun* run) {
     MOEX_TRY(check_tokens(*this, tokens));
+    MOEX_CHECK((run != nullptr) == (sizes_.journals > 0), "a step with a journal has a run");
     const auto num_rows = static_cast<std::uint32_t>(tokens.size());
     const bool by_list = logits == StepLogits::likeliest || logits == StepLogits::every_likeliest,
                of_all = logits == StepLogits::every || logits == StepLogits::every_likeliest;
@@ -307,6 +309,10 @@ Status GpuDecoder::feed(TokenIds tokens, StepLogits logits) {
         return {};
     }
     write_rows(rows_, head_row, num_pages);
+    if (run != nullptr) {
+        lanes_.front().rows = num_rows;
+        write_runs({run, 1}, 0);
+    }
     commands_.clear();
     ops().append_pass(commands_, num_rows, num_pages, num_logits_);
     if (num_likeliest_ > 0) append_likeliest(num_likeliest_);
@@ -352,7 +358,7 @@ const std::vector<gpu::Command>& GpuDecoder::greedy_commands(std::uint32_t num_p
 }
 
 Status GpuDecoder::step() {
-    MOEX_CHECK(has_choice_, "step() follows choose()");
+    MOEX_CHECK(has_choice_ && sizes_.journals == 0, "step() follows choose(), without a journal");
     if (num_unread() >= sizes_.ring_ids)
         return Error{ErrorCode::overloaded, "the ring is full of unread tokens"};
     if (num_tokens_ == context_tokens())
@@ -675,7 +681,7 @@ void GpuDecoder::rewind(std::uint32_t num_tokens) {
     MOEX_CHECK(num_tokens <= num_tokens_, text(num_tokens, " of ", num_tokens_, " tokens"));
     early_.reset();
     // A recurrent state cannot forget single tokens.
-    if (model_.has_delta() && num_tokens < num_tokens_) num_tokens = 0;
+    if (!goes_back() && num_tokens < num_tokens_) num_tokens = 0;
     num_tokens_ = num_tokens;
     if (paged_) paged_->shorten((num_tokens + kv_page_tokens - 1) / kv_page_tokens);
     num_read_ = num_chosen_;

@@ -51,8 +51,9 @@ struct GpuDecoderOptions {
     // invalid_argument: `pages` is given too, or the model has a gated delta rule.
     std::uint32_t slots = 0;
     EvictedPages* evicted = nullptr;
-    // Of a model with a gated delta rule, for several sequences: places for states, and for
-    // journals of rows that may be rolled back. At most `journals` sequences are in a batch.
+    // Of a model with a gated delta rule: places for states, and for journals of rows that may be
+    // rolled back. At most `journals` sequences are in a batch. A decoder of one sequence may have
+    // one journal; feed() then gets a run. Without it, each step changes the only state.
     std::uint32_t state_slots = 0, journals = 0;
     KvKind kv_kind = KvKind::f32;
     // The size limit of a buffer that holds a part of a table or of a layer's experts. 0: the
@@ -128,12 +129,12 @@ class GpuDecoder {
     std::uint32_t num_loaded() const;
     Status load_layer(std::uint32_t layer, WeightSource& source);
     Status begin_early(TokenIds tokens, std::function<void(std::uint32_t)> on_layers);
-    bool reads_early() const { return !is_paged(); }
+    bool reads_early() const { return !is_paged() && sizes_.journals == 0; }
 
     const DecoderModel& model() const { return model_; }
     std::uint32_t vocab_size() const { return model_.vocab_size; }
     std::uint32_t num_layers() const { return model_.num_layers; }
-    bool goes_back() const { return !model_.has_delta(); }
+    bool goes_back() const { return !model_.has_delta() || sizes_.journals > 0; }
     std::uint32_t context_tokens() const { return sizes_.row_pages * kv_page_tokens; }
     // Returns the row limit of a step at the end of the context.
     std::uint32_t rows_max() const { return rows_max(sizes_.row_pages); }
@@ -157,8 +158,10 @@ class GpuDecoder {
     // of a model with a gated delta rule: bytes of all states and journals
     std::uint64_t state_bytes() const { return memory_->state_bytes_all; }
 
-    // The steps of one sequence: as in SequenceDecoder (sequence_decoder.h).
-    Status feed(TokenIds tokens, StepLogits logits);
+    // The steps of one sequence: as in SequenceDecoder (sequence_decoder.h). `run` says which
+    // states the step reads and writes, if the decoder has a journal; rewind() and resume() then
+    // move no state.
+    Status feed(TokenIds tokens, StepLogits logits, const DeltaRun* run = nullptr);
     // Makes the likeliest token by the last step's logits the input of the next step, and appends
     // it to the ring.
     void choose();
@@ -236,15 +239,21 @@ class GpuDecoder {
     // layers for rows `x` of the residual stream, [rows, hidden_size]; the batch has no logits. One
     // call at a time: the next one follows `done`. write_span_kv() stores keys and values of the
     // batch's rows, which were computed elsewhere, in the order of SpanOutput::kv, without layers
-    // that have a gated delta rule. write_state() stores a state of such a layer in a slot: its
-    // matrices [value_heads, key_dim, value_dim], then the latest inputs of the convolution,
-    // [conv_taps - 1, channels]. clear_page(), clear_state() and clear_journal() overwrite with
+    // that have a gated delta rule. clear_page(), clear_state() and clear_journal() overwrite with
     // zeros. All take effect in the order of the calls.
     void compute_span(const DecoderBatch& batch, std::span<const float> x,
                       std::function<void(Result<SpanOutput>)> done);
     void write_span_kv(const DecoderBatch& batch, ByteView kv);
     void clear_page(std::uint32_t page);
+
+    // Store a state in a slot, and read it: of one layer with a gated delta rule its matrices
+    // [value_heads, key_dim, value_dim], then the latest inputs of the convolution, [conv_taps - 1,
+    // channels]; or all such layers one after the other, state_slot_bytes(). One read at a time.
+    std::uint64_t state_slot_bytes() const;
     void write_state(std::uint32_t slot, std::uint32_t layer, std::span<const float> floats);
+    void write_state(std::uint32_t slot, ByteView state);
+    void read_state(std::uint32_t slot, std::span<std::byte> state,
+                    std::function<void(Status)> done);
     void clear_state(std::uint32_t slot);
     void clear_journal(std::uint32_t journal);
 
@@ -292,11 +301,12 @@ class GpuDecoder {
     std::vector<Lane> lanes_;
     std::unique_ptr<PagedSteps> paged_;  // if is_paged()
     gpu::BufferId id_readbacks_[num_readbacks], logit_readback_, likeliest_readback_;
-    gpu::BufferId span_readback_;  // of a span: x, then keys and values
-    gpu::BufferId kv_readback_;    // of read_kv_rows()
-    gpu::BufferId rows_readback_;  // of rows after the final norm, or of the residual stream
-    gpu::BufferId page_readback_;  // made by the first read_page()
-    Bytes page_bytes_;             // of write_page()
+    gpu::BufferId span_readback_;   // of a span: x, then keys and values
+    gpu::BufferId kv_readback_;     // of read_kv_rows()
+    gpu::BufferId rows_readback_;   // of rows after the final norm, or of the residual stream
+    gpu::BufferId page_readback_;   // made by the first read_page()
+    gpu::BufferId state_readback_;  // made by the first read_state()
+    Bytes page_bytes_;              // of write_page()
     std::uint32_t next_readback_ = 0;
 
     std::uint32_t num_tokens_ = 0, num_logits_ = 0, num_likeliest_ = 0;

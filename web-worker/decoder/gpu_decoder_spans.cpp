@@ -75,31 +75,6 @@ void GpuDecoder::clear_page(std::uint32_t page) {
             device_.write_buffer(memory_->layers[layer].kv, page_bytes_.size() * page, page_bytes_);
 }
 
-void GpuDecoder::write_state(std::uint32_t slot, std::uint32_t layer,
-                             std::span<const float> floats) {
-    const std::uint64_t matrices = model_.delta_state_size(), size_bytes = floats.size_bytes();
-    MOEX_CHECK(slot < sizes_.state_slots && model_.is_delta(layer) &&
-                   size_bytes == DecoderMemory::state_bytes(model_),
-               text(floats.size(), " floats of a state in slot ", slot));
-    const ByteView bytes = std::as_bytes(floats), s = bytes.first(matrices * sizeof(float)),
-                   columns = bytes.subspan(s.size());
-    device_.write_buffer(memory_->layers[layer].state, slot * s.size(), s);
-    device_.write_buffer(memory_->layers[layer].columns, slot * columns.size(), columns);
-}
-
-void GpuDecoder::clear_state(std::uint32_t slot) {
-    const std::vector<float> zeros(DecoderMemory::state_bytes(model_) / sizeof(float));
-    for (std::uint32_t layer = 0; layer < model_.num_layers; ++layer)
-        if (model_.is_delta(layer)) write_state(slot, layer, zeros);
-}
-
-void GpuDecoder::clear_journal(std::uint32_t journal) {
-    const Bytes zeros(DecoderMemory::journal_bytes(model_));
-    for (std::uint32_t layer = 0; layer < model_.num_layers; ++layer)
-        if (model_.is_delta(layer))
-            device_.write_buffer(memory_->layers[layer].journal, journal * zeros.size(), zeros);
-}
-
 void GpuDecoder::read_residual(std::function<void(Result<std::span<const float>>)> done,
                                std::uint32_t lane) {
     const Lane& mine = lanes_[lane];

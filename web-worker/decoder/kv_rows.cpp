@@ -44,7 +44,10 @@ void for_each_piece(const KvPageShape& shape, Move move) {
 }  // namespace
 
 KvPageShape kv_page_shape(const DecoderModel& model, KvKind kind) {
-    return {kind, model.num_layers, model.num_kv_heads, model.head_dim};
+    std::uint32_t num_layers = model.num_layers;
+    for (std::uint32_t layer = 0; layer < model.num_layers; ++layer)
+        if (model.is_delta(layer)) --num_layers;
+    return {kind, num_layers, model.num_kv_heads, model.head_dim};
 }
 
 std::uint64_t kv_rows_of_page(const KvPageShape& shape) {

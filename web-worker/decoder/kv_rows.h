@@ -21,7 +21,7 @@ struct KvPageShape {
 };
 KvPageShape kv_page_shape(const DecoderModel& model, KvKind kind);
 
-// Returns the bytes of a page's rows; the GPU's page, of all layers, has as many.
+// Returns the bytes of a page's rows; the GPU's page, of all layers with keys, has as many.
 std::uint64_t kv_rows_of_page(const KvPageShape& shape);
 
 // Convert a page. `gpu` has the page of layer 0, then that of layer 1 and so on; both spans have

@@ -28,7 +28,7 @@ class SequenceDecoder {
 
     virtual std::uint32_t vocab_size() const = 0;
     virtual std::uint32_t num_layers() const = 0;
-    // Returns true if rewind() can drop single tokens. A model with a gated delta rule cannot.
+    // Returns true if rewind() can drop the rows of a step with drafts.
     virtual bool goes_back() const = 0;
     virtual std::uint32_t context_tokens() const = 0;
     virtual std::uint32_t num_tokens() const = 0;      // length of the cached sequence
@@ -58,11 +58,11 @@ class SequenceDecoder {
     // Drops the steps that have not begun, where steps wait for each other. A pending read_logits()
     // then ends with the error `cancelled`, and num_tokens() counts the tokens that were computed.
     virtual void drop_steps() {}
-    // Shortens the sequence to its first `num_tokens` tokens. If goes_back() is false, the sequence
-    // becomes empty, and num_tokens() is 0.
+    // Shortens the sequence to its first `num_tokens` tokens. A model with a gated delta rule may
+    // go back further, to the last state that is kept: see num_tokens().
     virtual void rewind(std::uint32_t num_tokens) = 0;
     // Continues after `num_tokens` tokens whose pages the cache holds: tokens of the sequence, or
-    // pages that write_page() wrote.
+    // pages that write_page() wrote. It may go back further, as rewind().
     virtual void resume(std::uint32_t num_tokens) = 0;
 
     // Copy the rows of a page out of the cache and into it, in the layout of protocol/kv_page.h.
@@ -71,6 +71,18 @@ class SequenceDecoder {
     virtual void read_page(std::uint32_t page, std::span<std::byte> rows,
                            std::function<void(Status)> done) = 0;
     virtual Status write_page(std::uint32_t page, ByteView rows) = 0;
+
+    // The recurrent state of a model with a gated delta rule, in the layout of protocol/kv_page.h:
+    // 0 bytes for other models. States are kept at some ends of pages and at the end of the
+    // sequence. read_state() copies the state after `num_tokens` tokens; error not_found: it is not
+    // kept. write_state() takes the state of a text whose pages were written.
+    virtual std::uint64_t state_bytes() const { return 0; }
+    virtual void read_state(std::uint32_t, std::span<std::byte>, std::function<void(Status)> done) {
+        done(Error{ErrorCode::not_found, "this model has no recurrent state"});
+    }
+    virtual Status write_state(std::uint32_t, ByteView) {
+        return Error{ErrorCode::unsupported, "this model has no recurrent state"};
+    }
 };
 
 }  // namespace moex

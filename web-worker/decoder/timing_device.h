@@ -7,6 +7,7 @@
 
 #include <vector>
 
+#include "protocol/life_guard.h"
 #include "web-worker/gpu/recording_device.h"
 
 namespace moex {

@@ -15,6 +15,24 @@ namespace {
 // Rows of a step with drafts: one tile of a product.
 constexpr std::uint32_t draft_rows = 8;
 
+// Of a model with a recurrent state, whatever the share is, all keys and values are in the GPU's
+// memory: they are few, and where it is short, the page asks for a shorter context.
+GpuDecoderOptions options_for(const DecoderModel& model, const LocalMemory& memory) {
+    const std::uint32_t wanted = std::min(model.context_tokens, memory.context_tokens_max);
+    GpuDecoderOptions options{
+        .context_tokens = wanted, .draft_rows = draft_rows, .likeliest = true};
+    if (model.has_delta()) {
+        const StateSlotSizes places = GpuSequence::places_for(model);
+        options.state_slots = places.num_slots();
+        options.journals = places.sequences_max;
+        return options;
+    }
+    const std::uint32_t num_pages = (wanted + kv_page_tokens - 1) / kv_page_tokens;
+    if (memory.kv_share > 1) options.slots = std::max(1u, num_pages / memory.kv_share);
+    options.evicted = memory.evicted;
+    return options;
+}
+
 class GpuPlace : public LocalPlace {
   public:
     // The latest place whose decoder was not made. The call that reports the failure still uses its
@@ -39,12 +57,12 @@ class GpuPlace : public LocalPlace {
         return {.adapter = adapter.description.empty() ? adapter.architecture : adapter.description,
                 .is_software = adapter.software};
     }
-    // With pages outside of the GPU's memory, each step waits.
+    // With pages outside of the GPU's memory, or with a recurrent state, each step waits.
     std::unique_ptr<AnswerLoop> greedy_loop(std::uint32_t max_tokens,
                                             const std::vector<std::uint32_t>& stop_ids,
                                             TokenDrafts* drafts,
                                             AnswerLoop::Events events) override {
-        if (decoder_->is_paged()) return nullptr;
+        if (decoder_->is_paged() || decoder_->model().has_delta()) return nullptr;
         return std::make_unique<GreedyLoop>(
             *decoder_,
             GreedyOptions{.max_tokens = max_tokens, .stop_ids = stop_ids, .drafts = drafts},
@@ -53,23 +71,10 @@ class GpuPlace : public LocalPlace {
 
     static void make(std::unique_ptr<GpuPlace> place, const TabModel& tab,
                      std::function<void(Result<std::unique_ptr<LocalPlace>>)> done) {
-        auto model = decoder_model_of(*tab.files);
-        // Questions of a conversation go on from earlier ones, and a recurrent state cannot go
-        // back.
-        if (model.ok() && model->has_delta())
-            model = Error{ErrorCode::unsupported,
-                          "a model with a gated delta rule is not answered on this device yet"};
+        const auto model = decoder_model_of(*tab.files);
         if (!model.ok()) return done(model.error());
 
-        const LocalMemory& memory = tab.memory;
-        const std::uint32_t context = std::min(model->context_tokens, memory.context_tokens_max),
-                            num_pages = (context + kv_page_tokens - 1) / kv_page_tokens;
-        const GpuDecoderOptions options{
-            .context_tokens = context,
-            .draft_rows = draft_rows,
-            .likeliest = true,
-            .slots = memory.kv_share > 1 ? std::max(1u, num_pages / memory.kv_share) : 0,
-            .evicted = memory.evicted};
+        const GpuDecoderOptions options = options_for(*model, tab.memory);
         GpuPlace& self = *place;
         const DecoderSizes sizes = GpuDecoder::sizes_of(self.device_->adapter(), *model, options);
         self.named_ = std::make_unique<NamedWeights>(*tab.files, *model);

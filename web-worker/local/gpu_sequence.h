@@ -1,10 +1,20 @@
 // The one sequence of a GpuDecoder behind the interface of the loops that answer. An adapter, so
 // that only programs with such a loop have its functions (sequence_decoder.h).
+//
+// A model with a gated delta rule has a recurrent state, which cannot forget single tokens. The
+// decoder computes such a sequence as it computes one of several (hub/engine/state_slots.h): rows
+// that may be rolled back are kept in a journal, and a state is never changed once its step has
+// ended. States at the ends of pages are kept, as many as `state_bytes_max` has room for, so that
+// an edited text goes on from the last one before the edit, and pages take their states along.
+//   300 tokens, states after 128 and 256: rewind(200) leaves 128 tokens, and 72 are fed again
 #pragma once
 
 #include <functional>
+#include <map>
+#include <memory>
 #include <utility>
 
+#include "hub/engine/state_slots.h"
 #include "web-worker/decoder/gpu_decoder.h"
 #include "web-worker/decoder/sequence_decoder.h"
 
@@ -12,8 +22,16 @@ namespace moex {
 
 class GpuSequence final : public SequenceDecoder {
   public:
-    // `decoder` outlives the sequence.
-    explicit GpuSequence(GpuDecoder& decoder) : decoder_(decoder) {}
+    // Most bytes of states at the ends of pages, and the number of them in any case.
+    static constexpr std::uint64_t state_bytes_max = 256u << 20;
+    static constexpr std::uint32_t states_min = 4, states_max = 32;
+    // Returns the places that a decoder needs for the states of one sequence:
+    // GpuDecoderOptions::state_slots and journals. Zeros for a model without a gated delta rule.
+    static StateSlotSizes places_for(const DecoderModel& model);
+
+    // `decoder` outlives the sequence, and was made with these places.
+    explicit GpuSequence(GpuDecoder& decoder) : GpuSequence(decoder, places_for(decoder.model())) {}
+    GpuSequence(GpuDecoder& decoder, const StateSlotSizes& places);
 
     std::uint32_t vocab_size() const override { return decoder_.vocab_size(); }
     std::uint32_t num_layers() const override { return decoder_.num_layers(); }
@@ -30,17 +48,15 @@ class GpuSequence final : public SequenceDecoder {
         return decoder_.begin_early(tokens, std::move(on_layers));
     }
 
-    Status feed(TokenIds tokens, StepLogits logits) override {
-        return decoder_.feed(tokens, logits);
-    }
+    Status feed(TokenIds tokens, StepLogits logits) override;
     void read_logits(std::function<void(Result<std::span<const float>>)> done) override {
         decoder_.read_logits(std::move(done));
     }
     void read_likeliest(std::function<void(Result<std::span<const LikeliestList>>)> done) override {
         decoder_.read_likeliest(std::move(done));
     }
-    void rewind(std::uint32_t num_tokens) override { decoder_.rewind(num_tokens); }
-    void resume(std::uint32_t num_tokens) override { decoder_.resume(num_tokens); }
+    void rewind(std::uint32_t num_tokens) override;
+    void resume(std::uint32_t num_tokens) override;
 
     void read_page(std::uint32_t page, std::span<std::byte> rows,
                    std::function<void(Status)> done) override {
@@ -49,9 +65,22 @@ class GpuSequence final : public SequenceDecoder {
     Status write_page(std::uint32_t page, ByteView rows) override {
         return decoder_.write_page(page, rows);
     }
+    std::uint64_t state_bytes() const override { return places_.slot_bytes; }
+    void read_state(std::uint32_t num_tokens, std::span<std::byte> state,
+                    std::function<void(Status)> done) override;
+    Status write_state(std::uint32_t num_tokens, ByteView state) override;
 
   private:
+    bool has_states() const { return places_.sequences_max > 0; }
+    bool drop_state();
+    void go_to(std::uint32_t num_tokens);
+
     GpuDecoder& decoder_;
+    const StateSlotSizes places_;
+    // Of a model with a gated delta rule; `slots_` outlives the others.
+    std::unique_ptr<StateSlots> slots_;
+    std::map<std::uint32_t, StateSlotPtr> kept_;  // by the tokens that a state has read
+    std::unique_ptr<SlotState> state_;
 };
 
 }  // namespace moex

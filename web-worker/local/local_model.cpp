@@ -103,7 +103,8 @@ Status LocalModel::ask(const nlohmann::ordered_json& body, Events events) {
     bytes_.emplace(*tokenizer_);
     filter_.emplace(question.stops);
 
-    // Keep the cached tokens that the prompt begins with.
+    // Keep the cached tokens that the prompt begins with; of a model with a recurrent state, up to
+    // the last state that is kept.
     const auto common =
         std::mismatch(held_.begin(), held_.end(), prompt.begin(), prompt.end()).first -
         held_.begin();
@@ -112,7 +113,7 @@ Status LocalModel::ask(const nlohmann::ordered_json& body, Events events) {
     ++turn_;
     loop_ = nullptr;
     is_cancelled_ = false;
-    pages_->begin(held_, static_cast<std::uint32_t>(common));
+    pages_->begin(held_, decoder_->num_tokens());
     shelf_->find(held_, pages_->first_page(),
                  {.take =
                       [this, life = life_.watch()](PageShelf::Origin origin, const Sha256& before,
@@ -131,9 +132,9 @@ Status LocalModel::ask(const nlohmann::ordered_json& body, Events events) {
 // computed, because its logits are needed.
 void LocalModel::start(const LocalQuestion& question) {
     const auto num_prompt = static_cast<std::uint32_t>(held_.size());
-    end_.cached_tokens = std::min(pages_->num_held(), num_prompt - 1);
+    decoder_->resume(std::min(pages_->num_held(), num_prompt - 1));
+    end_.cached_tokens = decoder_->num_tokens();
     end_.handed_tokens = end_.cached_tokens - pages_->num_own(end_.cached_tokens);
-    decoder_->resume(end_.cached_tokens);
     if (is_cancelled_) return on_end(AnswerEnd::cancelled);
     if (is_whole()) return start_loop(question);
     start_early(question);
@@ -206,6 +207,8 @@ void LocalModel::add_facts(RouteFacts& facts) const {
     facts.prompt_tokens = static_cast<std::uint32_t>(held_.size());
     facts.held_tokens = num_held();
     facts.context_tokens = context_tokens();
+    // The hub's pages have no recurrent state, and it takes none.
+    if (decoder_->state_bytes() > 0) facts.hub_hands_off = facts.hub_takes_pages = false;
     source.row_type = KvRowType::f16;
     facts.f16_bytes_per_token = static_cast<double>(kv_rows_bytes(source, 1));
     source.row_type = KvRowType::u8;

@@ -1,5 +1,9 @@
 // The pages of this device's one sequence, as bytes that leave its decoder and return to it
 // (protocol/kv_page.h). A full page has kv_page_tokens tokens; the last page of a text has fewer.
+// A model with a gated delta rule continues a text only after a page that has a recurrent state, so
+// pages without one count once a later page with a state was taken. The state of a page is read
+// where the decoder keeps it, which is at some ends of pages.
+//   pages 0, 1 (state), 2: a text that begins with all three continues after 256 tokens
 #pragma once
 
 #include <algorithm>
@@ -51,7 +55,7 @@ class LocalPages {
     // Begins a text, of which the decoder holds the first `num_held` tokens already. `prompt` stays
     // valid until the last take().
     void begin(std::span<const std::uint32_t> prompt, std::uint32_t num_held);
-    std::uint32_t first_page() const { return num_held_ / kv_page_tokens; }
+    std::uint32_t first_page() const { return next_page_; }
     // Writes a page to the decoder, if its common beginning with the prompt is longer than what is
     // held. Refuses a page that is not the next one, or that another source computed. A page of the
     // hub may be of another arithmetic and another row type; the rest of its source must agree.
@@ -67,19 +71,25 @@ class LocalPages {
     }
 
     // Reads the page `index` of the text `tokens`, which the decoder holds, as the bytes of a
-    // KvPage. One call at a time.
+    // KvPage. One call at a time. Error: not_found for a page that is not full, if its state is not
+    // kept.
     void read(std::span<const std::uint32_t> tokens, std::uint32_t index, const Sha256& before,
               std::function<void(Result<Bytes>)> done);
 
   private:
     Status check(PageShelf::Origin origin, const Sha256& before, const KvPage& page) const;
+    bool has_states() const { return decoder_.state_bytes() > 0; }
+    void read_state(KvPage page, std::function<void(Result<Bytes>)> done);
+    void encode(KvPage page, std::function<void(Result<Bytes>)> done);
 
     SequenceDecoder& decoder_;
     KvSource source_;
     std::span<const std::uint32_t> prompt_;
     std::uint32_t num_held_ = 0;
+    std::uint32_t next_page_ = 0;      // index of the page that take() takes
     std::uint32_t handed_from_ = ~0u;  // first position of the first page of the hub
     Bytes rows_;                       // of a full page, which take() writes or read() reads
+    Bytes state_;                      // which read() reads
     LifeGuard life_;
 };
 

@@ -76,11 +76,6 @@ Result<std::unique_ptr<LocalPlace>> make_place(const TabModel& model) {
     // In a tab, a package's folder is named by the hash of its manifest (tab_package.cpp).
     MOEX_ASSIGN(package, ModelPackage::open(model.manifest_sha256));
     const ModelConfig& config = package->config();
-    // Questions of a conversation go on from earlier ones, and a recurrent state cannot go back.
-    if (config.has_delta_net())
-        return Error{ErrorCode::unsupported,
-                     "a model with a gated delta rule is not answered on this device yet"};
-
     const ProcessorMemory memory = processor_memory(config, package->expert_shape(),
                                                     package->expert_dtype());
     const std::uint32_t wanted = std::min(config.context_tokens, model.memory.context_tokens_max);

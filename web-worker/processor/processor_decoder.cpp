@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
+#include <iterator>
 #include <utility>
 
 #include "hub/engine/kernels/expert_round.h"
@@ -18,6 +20,9 @@ using Clock = std::chrono::steady_clock;
 constexpr std::uint32_t step_rows = 32;
 // Rows of a step with drafts, as on a GPU.
 constexpr std::uint32_t drawn_rows = 8;
+// Bytes of copies of recurrent states, and the number of them in any case.
+constexpr std::uint64_t state_bytes_max = 128u << 20;
+constexpr std::uint32_t states_min = 4, states_most = 32;
 // Prompt rows that measure() computes.
 constexpr std::uint32_t measured_rows = 16;
 
@@ -43,6 +48,15 @@ std::uint64_t megabytes(std::uint64_t bytes) { return (bytes + 999'999) / 1'000'
 bool has_windows(const ModelConfig& config) {
     return std::any_of(config.layers.begin(), config.layers.end(),
                        [](const LayerPlan& plan) { return plan.window > 0; });
+}
+
+std::size_t snapshot_floats(const RecurrentShape& shape) {
+    return shape.num_layers * shape.snapshot_floats_of_layer();
+}
+std::uint32_t snapshots_max(const RecurrentShape& shape) {
+    const std::uint64_t bytes = sizeof(float) * snapshot_floats(shape);
+    return static_cast<std::uint32_t>(
+        std::clamp<std::uint64_t>(state_bytes_max / bytes, states_min, states_most));
 }
 
 KvCacheOptions cache_options(std::uint32_t num_pages, Arithmetic arithmetic) {
@@ -75,6 +89,11 @@ ProcessorMemory processor_memory(const ModelConfig& config, const ExpertShape& e
     for (std::uint32_t layer = 0; layer < config.num_layers; ++layer)
         if (config.is_moe(layer)) memory.weight_bytes += config.num_experts * expert_bytes;
     memory.kv_page_bytes = KvCache(config, cache_options(0, arithmetic)).page_bytes();
+    if (!config.has_delta_net()) return memory;
+    // A step of many rows writes a second state.
+    const RecurrentShape shape = RecurrentShape::of(config);
+    memory.state_bytes = 2 * shape.size_bytes() +
+                         snapshots_max(shape) * sizeof(float) * snapshot_floats(shape);
     return memory;
 }
 
@@ -84,14 +103,15 @@ Result<std::uint32_t> context_that_fits(const ProcessorMemory& memory, std::uint
     const auto pages_of = [](std::uint32_t tokens) {
         return (std::uint64_t{tokens} + kv_page_tokens - 1) / kv_page_tokens;
     };
-    const std::uint64_t left = bytes_max - std::min(bytes_max, memory.weight_bytes),
+    const std::uint64_t fixed = memory.weight_bytes + memory.state_bytes,
+                        left = bytes_max - std::min(bytes_max, fixed),
                         room = left / std::max<std::uint64_t>(1, memory.kv_page_bytes),
                         wanted = pages_of(context_tokens_max),
                         least = std::min(wanted, pages_of(context_tokens_min));
     if (room < least)
         return Error{
             ErrorCode::no_space,
-            text("it takes ", megabytes(memory.weight_bytes + least * memory.kv_page_bytes),
+            text("it takes ", megabytes(fixed + least * memory.kv_page_bytes),
                  " MB of this browser's memory, which has room for ", megabytes(bytes_max), " MB")};
     return static_cast<std::uint32_t>(std::min(room, wanted) * kv_page_tokens);
 }
@@ -167,7 +187,9 @@ KvSource ProcessorDecoder::kv_source() const {
                      : package_->hub_dtype() == HubDtype::int8 ? KvWeights::int8
                                                                : KvWeights::int4;
     source.row_type = is_exact ? KvRowType::f32 : KvRowType::f16;
-    source.end_layer = config().num_layers;
+    source.end_layer = static_cast<std::uint32_t>(
+        std::count_if(config().layers.begin(), config().layers.end(),
+                      [](const LayerPlan& one) { return one.mixer != Mixer::gated_delta_rule; }));
     source.num_kv_heads = config().num_kv_heads;
     source.head_dim = config().head_dim;
     source.rotary_size = plan.rope.rotary_size > 0 ? plan.rope.rotary_size : config().head_dim;
@@ -205,7 +227,34 @@ Status ProcessorDecoder::feed(TokenIds tokens, StepLogits logits) {
     return {};
 }
 
+// Returns how many of the next `num_left` rows are computed at once, so that the state at the end
+// of each page can be copied. After more than delta_append_max rows, it can if one row is behind
+// that end; before fewer rows, if the step begins there.
+//   rows of positions 96 to 160 in one step: 33 rows up to 128, then 31
+std::size_t ProcessorDecoder::rows_of_next(std::uint32_t first, std::size_t num_left) const {
+    const std::uint32_t page_end = first / kv_page_tokens * kv_page_tokens;
+    const bool lacks_state = page_end > 0 && first - page_end < delta_chunk &&
+                             !states_.contains(page_end);
+    if (lacks_state) return 1;
+    const std::size_t to_end = page_end + kv_page_tokens - first;
+    if (num_left <= to_end + 1) return num_left;
+    return to_end + 1 > delta_append_max ? to_end + 1 : to_end;
+}
+
 Status ProcessorDecoder::compute(const Step& step) {
+    if (!has_states() || step.logits == StepLogits::every || step.tokens.size() == 1)
+        return compute_rows(step);
+    std::span<const TokenId> left(step.tokens);
+    while (!left.empty()) {
+        const auto rows = left.first(rows_of_next(sequence_.num_tokens(), left.size()));
+        left = left.subspan(rows.size());
+        MOEX_TRY(compute_rows(
+            {{rows.begin(), rows.end()}, left.empty() ? step.logits : StepLogits::none}));
+    }
+    return {};
+}
+
+Status ProcessorDecoder::compute_rows(const Step& step) {
     const std::uint32_t end = sequence_.num_tokens() +
                               static_cast<std::uint32_t>(step.tokens.size());
     if (!sequence_.reserve(end)) return Error{ErrorCode::overloaded, "no room for keys and values"};
@@ -215,6 +264,7 @@ Status ProcessorDecoder::compute(const Step& step) {
                         .no_logits = step.logits == StepLogits::none};
     MOEX_ASSIGN(computed, decoder_->run({&rows, 1}, *experts_, 1, {}));
     decoder_->recycle(std::exchange(result_, std::move(computed)));
+    if (has_states()) keep_state();
     return {};
 }
 
@@ -268,12 +318,14 @@ void ProcessorDecoder::drop_steps() {
 
 void ProcessorDecoder::rewind(std::uint32_t num_tokens) {
     MOEX_CHECK(waiting_.empty(), "steps of this sequence have not begun");
-    if (num_tokens < sequence_.num_tokens()) sequence_.roll_back(num_tokens);
+    written_.clear();
+    states_.erase(states_.upper_bound(num_tokens), states_.end());
+    if (num_tokens < sequence_.num_tokens()) go_back_to_state(num_tokens);
     num_tokens_ = sequence_.num_tokens();
 }
 
 Status ProcessorDecoder::check_page(std::uint32_t page, std::size_t size_bytes) const {
-    if (has_windows(config()) || config().has_delta_net())
+    if (has_windows(config()))
         return Error{ErrorCode::unsupported, "pages of this model do not leave the processor"};
     if (page >= num_pages_)
         return Error{ErrorCode::invalid_argument,
@@ -284,18 +336,30 @@ Status ProcessorDecoder::check_page(std::uint32_t page, std::size_t size_bytes) 
     return {};
 }
 
-// A page that is not full is read with unwritten rows at its end, which leave the sequence again.
+// Copies the rows of a page that may not be full; rows that are not written are zeros.
+void ProcessorDecoder::copy_rows(std::uint32_t page, std::span<std::byte> rows) const {
+    std::fill(rows.begin(), rows.end(), std::byte{0});
+    const std::uint32_t first = page * kv_page_tokens,
+                        num_rows = std::min(kv_page_tokens, sequence_.num_tokens() - first);
+    std::byte* to = rows.data();
+    for (std::uint32_t layer = 0; layer < num_layers(); ++layer) {
+        if (config().layers[layer].mixer == Mixer::gated_delta_rule) continue;
+        for (const bool is_v : {false, true})
+            for (std::uint32_t head = 0; head < config().num_kv_heads; ++head) {
+                const KvRows from = is_v ? sequence_.v_rows(layer, head, first)
+                                         : sequence_.k_rows(layer, head, first);
+                std::memcpy(to, from.data, num_rows * from.stride_bytes);
+                to += kv_page_tokens * from.stride_bytes;
+            }
+    }
+}
+
 void ProcessorDecoder::read_page(std::uint32_t page, std::span<std::byte> rows,
                                  std::function<void(Status)> done) {
     Status read = check_page(page, rows.size());
-    const std::uint32_t end = (page + 1) * kv_page_tokens, held = sequence_.num_tokens();
-    if (read.ok() && page * kv_page_tokens >= held)
+    if (read.ok() && page * kv_page_tokens >= sequence_.num_tokens())
         read = Error{ErrorCode::not_found, text("the text has no page ", page, " here")};
-    if (read.ok()) {
-        if (end > held && sequence_.reserve(end)) sequence_.commit(end - held);
-        read = sequence_.read_page(page, rows);
-        if (sequence_.num_tokens() > held) sequence_.roll_back(held);
-    }
+    if (read.ok()) copy_rows(page, rows);
     later_([read, done = std::move(done), life = life_.watch()] {
         if (life.alive()) done(read);
     });
@@ -304,11 +368,105 @@ void ProcessorDecoder::read_page(std::uint32_t page, std::span<std::byte> rows,
 Status ProcessorDecoder::write_page(std::uint32_t page, ByteView rows) {
     MOEX_TRY(check_page(page, rows.size()));
     const std::uint32_t first = page * kv_page_tokens;
-    if (sequence_.num_tokens() < first)
+    const auto end = static_cast<std::uint32_t>(first_written_ + written_.size());
+    const bool follows = !written_.empty() && page == end;
+    if (!follows && sequence_.num_tokens() < first)
         return Error{ErrorCode::invalid_argument, "pages are written in order"};
+    if (has_states()) {
+        if (!follows) {
+            written_.clear();
+            first_written_ = page;
+        }
+        written_.emplace_back(rows.begin(), rows.end());
+        return {};
+    }
     rewind(first);
     MOEX_TRY(sequence_.append_page(rows));
     num_tokens_ = sequence_.num_tokens();
+    return {};
+}
+
+// ---- recurrent states
+
+std::size_t ProcessorDecoder::state_floats() const {
+    return has_states() ? snapshot_floats(RecurrentShape::of(config())) : 0;
+}
+std::uint32_t ProcessorDecoder::states_max() const {
+    return snapshots_max(RecurrentShape::of(config()));
+}
+
+// Keeps a copy of the state if it is at the end of a page.
+void ProcessorDecoder::keep_state() {
+    const RecurrentState& state = sequence_.recurrent();
+    const std::uint32_t border = state.border();
+    if (border % kv_page_tokens != 0 || !state.can_copy() || states_.contains(border)) return;
+    std::vector<float> copy(state_floats());
+    state.copy_to(copy);
+    add_state(border, std::move(copy));
+}
+
+// Adds a copy; where there is no room, the one leaves whose neighbours are closest, beside their
+// distance from the end of the text.
+void ProcessorDecoder::add_state(std::uint32_t num_tokens, std::vector<float> state) {
+    states_[num_tokens] = std::move(state);
+    if (states_.size() <= states_max()) return;
+    auto cheapest = states_.begin();
+    double cost_min = 0;
+    for (auto at = states_.begin(); std::next(at) != states_.end(); ++at) {
+        const double before = at == states_.begin() ? 0 : std::prev(at)->first,
+                     cost = (std::next(at)->first - before) / (states_.rbegin()->first - before);
+        if (at != states_.begin() && cost >= cost_min) continue;
+        cheapest = at;
+        cost_min = cost;
+    }
+    states_.erase(cheapest);
+}
+
+// Shortens the sequence to `num_tokens` tokens, or to the last state before them.
+void ProcessorDecoder::go_back_to_state(std::uint32_t num_tokens) {
+    const bool is_behind = has_states() && num_tokens > 0 &&
+                           num_tokens < sequence_.recurrent().kept_from();
+    if (!is_behind || states_.empty()) return sequence_.roll_back(is_behind ? 0 : num_tokens);
+    const auto& [end, state] = *states_.rbegin();
+    sequence_.recurrent().restore(state.data(), end);
+    sequence_.roll_back(end);
+}
+
+void ProcessorDecoder::read_state(std::uint32_t num_tokens, std::span<std::byte> state,
+                                  std::function<void(Status)> done) {
+    const auto found = states_.find(num_tokens);
+    Status read;
+    if (found == states_.end())
+        read = Error{ErrorCode::not_found, text("no state is kept after ", num_tokens, " tokens")};
+    else if (state.size() != state_bytes())
+        read = Error{ErrorCode::payload_size, text("a state has ", state_bytes(), " bytes")};
+    else
+        std::memcpy(state.data(), found->second.data(), state.size());
+    later_([read, done = std::move(done), life = life_.watch()] {
+        if (life.alive()) done(read);
+    });
+}
+
+// The pages that were written enter the sequence now, because they are of no use without the state.
+Status ProcessorDecoder::write_state(std::uint32_t num_tokens, ByteView state) {
+    const std::uint32_t first = first_written_ * kv_page_tokens,
+                        end = first + static_cast<std::uint32_t>(written_.size()) * kv_page_tokens;
+    if (!has_states() || state.size() != state_bytes())
+        return Error{ErrorCode::payload_size, text("a state has ", state_bytes(), " bytes")};
+    if (written_.empty() || num_tokens <= sequence_.num_tokens() || num_tokens > end)
+        return Error{ErrorCode::invalid_argument, "a state follows the pages before it"};
+
+    std::vector<float> copy(state_floats());
+    std::memcpy(copy.data(), state.data(), state.size());
+    sequence_.begin_step(1);  // makes a state if the sequence has none yet
+    sequence_.abandon_step();
+    sequence_.recurrent().restore(copy.data(), first);
+    sequence_.roll_back(first);
+    for (const Bytes& page : std::exchange(written_, {})) MOEX_TRY(sequence_.append_page(page));
+    sequence_.recurrent().restore(copy.data(), num_tokens);
+    sequence_.roll_back(num_tokens);
+    num_tokens_ = num_tokens;
+    add_state(num_tokens, std::move(copy));
     return {};
 }
 

@@ -8,9 +8,12 @@
 // event loop (`Later`), and messages, such as a cancel, are heard between two steps:
 //   feed(32 of 70 tokens), feed(32), feed(6), read_logits(): four turns; drop_steps() after the
 //   first turn leaves a sequence of 32 tokens
+// Of a model with a gated delta rule, copies of the recurrent state at ends of pages are kept,
+// within `state_bytes_max`. A text that is edited goes on from the last one before the edit.
 #pragma once
 
 #include <deque>
+#include <map>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -34,6 +37,7 @@ struct ProcessorSpeed {
 struct ProcessorMemory {
     std::uint64_t weight_bytes = 0;   // at most so many
     std::uint64_t kv_page_bytes = 0;  // of kv_page_tokens tokens
+    std::uint64_t state_bytes = 0;    // of recurrent states, with the copies that are kept
 };
 ProcessorMemory processor_memory(const ModelConfig& config, const ExpertShape& experts,
                                  ExpertDtype expert_dtype);
@@ -65,7 +69,7 @@ class ProcessorDecoder final : public SequenceDecoder {
 
     std::uint32_t vocab_size() const override { return config().vocab_size; }
     std::uint32_t num_layers() const override { return config().num_layers; }
-    bool goes_back() const override { return !config().has_delta_net(); }
+    bool goes_back() const override { return true; }
     std::uint32_t context_tokens() const override { return num_pages_ * kv_page_tokens; }
     std::uint32_t num_tokens() const override { return num_tokens_; }
     std::uint32_t rows_max() const override;
@@ -78,6 +82,10 @@ class ProcessorDecoder final : public SequenceDecoder {
     void drop_steps() override;
     void rewind(std::uint32_t num_tokens) override;
     void resume(std::uint32_t num_tokens) override { rewind(num_tokens); }
+    std::uint64_t state_bytes() const override { return sizeof(float) * state_floats(); }
+    void read_state(std::uint32_t num_tokens, std::span<std::byte> state,
+                    std::function<void(Status)> done) override;
+    Status write_state(std::uint32_t num_tokens, ByteView state) override;
     // A model of which some layers see a window only has no pages that leave: unsupported.
     void read_page(std::uint32_t page, std::span<std::byte> rows,
                    std::function<void(Status)> done) override;
@@ -96,6 +104,15 @@ class ProcessorDecoder final : public SequenceDecoder {
     Status check(TokenIds tokens, StepLogits logits) const;
     Status check_page(std::uint32_t page, std::size_t size_bytes) const;
     Status compute(const Step& step);
+    Status compute_rows(const Step& step);
+    std::size_t rows_of_next(std::uint32_t first, std::size_t num_left) const;
+    bool has_states() const { return config().has_delta_net(); }
+    std::size_t state_floats() const;
+    std::uint32_t states_max() const;
+    void keep_state();
+    void add_state(std::uint32_t num_tokens, std::vector<float> state);
+    void go_back_to_state(std::uint32_t num_tokens);
+    void copy_rows(std::uint32_t page, std::span<std::byte> rows) const;
     void take_turn();
     void on_turn();
     void give_up(Error error);
@@ -109,6 +126,12 @@ class ProcessorDecoder final : public SequenceDecoder {
     std::uint32_t num_pages_ = 0, num_loaded_ = 0;
     KvCache cache_;
     KvCache::Sequence sequence_;
+
+    // Recurrent states by the tokens that they have read; and pages that were written, which enter
+    // the sequence with the state of their end: the first one is `first_written_`.
+    std::map<std::uint32_t, std::vector<float>> states_;
+    std::vector<Bytes> written_;
+    std::uint32_t first_written_ = 0;
 
     std::uint32_t num_tokens_ = 0;  // of the sequence, and of the steps that wait
     std::deque<Step> waiting_;
