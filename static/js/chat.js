@@ -6,7 +6,7 @@ import { formOf, lengthLimit, numAnswers, samplingOf } from "./chat/settings.js"
 import { keepPage, keptInfo, letGoOfPage, noteSession, numSessions } from "./chat/away.js";
 import { ThisDevice } from "./chat/device.js";
 import { DevicePanel } from "./chat/device_panel.js";
-import { Places } from "./chat/places.js";
+import { Places, hasOtherModel } from "./chat/places.js";
 import { betterOf, pairUp } from "./chat/refine.js";
 import { Remembering } from "./chat/remembering.js";
 import { SettingsPanel } from "./chat/settings_panel.js";
@@ -196,18 +196,48 @@ async function answerFromEither(request, how) {
   await streamChat(pages ? { ...request, moex: { ...request.moex, pages } } : request, how);
 }
 
-// True if a question gets a draft of this device and a better answer of the hub. Forms, and several answers to a
-// question, are the hub's alone.
-function isPair() {
+// True if this device may write a draft of a question's answer, and the hub the better one. Forms, and several answers
+// to a question, are the hub's alone, and so is a question before the model is here, as long as the hub answers.
+function mayDraft() {
   const { response_format, tools, grammar } = formOf(panel.settings);
-  return isRefined() && (device.ready || device.is_coming) && numAnswers(panel.settings) === 1
-    && !(response_format || tools || grammar);
+  const is_here = device.ready || (device.is_coming && health?.status !== "ok");
+  return isRefined() && is_here && numAnswers(panel.settings) === 1 && !(response_format || tools || grammar);
+}
+
+// Passes on the chunks of the answer `message` of this device: a draft, if route() says so (hub/route/route.h). The
+// hub's better answer is then begun beside it. With little battery, or a question that is too long for this device, the
+// answer is the hub's alone.
+async function answerOrDraft(conversation, message, request, how) {
+  let is_placed = false;
+  const onPlace = (report) => {
+    is_placed = true;
+    const is_draft = report.placed === "refined" || (report.placed === "here" && hasOtherModel(info));
+    if (is_draft) beginBetter(conversation, message);
+    how.onPlace(report);
+  };
+  const limit = Number(panel.settings.max_tokens) || 0;
+  const wish = places.wish({ key: apiKey(), info, health, limit, quality: "draft_then_best" });
+  try {
+    if (await device.answer(request, { ...how, onPlace, wish })) return;
+  } catch (error) {
+    if (is_placed || error.name === "AbortError") throw error;
+    how.onPlace({ placed: "hub" });
+  }
+  await streamChat(request, how);
+}
+
+// Begins the hub's answer that is offered in the place of `draft`.
+function beginBetter(conversation, draft) {
+  const [, better] = pairUp([draft, store.answerBeside(conversation, draft)]);
+  running.messages.push(better);
+  drawThread();
+  const way = { messages: [better], place: "hub", answerFrom: streamChat };
+  running.others.push(streamFrom(conversation, way, running.controller.signal, null));
 }
 
 // Adds empty answers to `question`, side by side; this device computes only one.
 function answersTo(question) {
-  if (isPair()) return pairUp(store.answersTo(question, 2));
-  return store.answersTo(question, isHere() ? 1 : numAnswers(panel.settings));
+  return store.answersTo(question, isHere() || mayDraft() ? 1 : numAnswers(panel.settings));
 }
 
 // Adds the question `text` after the message `parent`, by default the last shown message, and starts the answers.
@@ -243,7 +273,7 @@ function answerWithResults(message) {
 let lock_before = Promise.resolve();      // resolves when this tab has released its previous lock
 async function answer(conversation, messages, left = null) {
   if (running) return;
-  const own = { controller: new AbortController(), conversation, messages, turns: [] };
+  const own = { controller: new AbortController(), conversation, messages: [...messages], turns: [], others: [] };
   running = own;
   drawComposer();
   try {
@@ -269,13 +299,19 @@ async function answer(conversation, messages, left = null) {
 }
 
 // The place of a message, by the place of the worker's report.
-const place_names = { here: "device", hub: "hub", handed: "handed" };
+const place_names = { here: "device", hub: "hub", handed: "handed", refined: "device" };
 
 // Returns the streams of the answers `messages`: [{messages, place, answerFrom}]; the place "" is chosen later.
 function sourcesOf(conversation, messages, left) {
   if (left) return [{ messages, place: "hub", answerFrom: (_, how) => resumeChat(left.id, how) }];
   if (isHere()) return [{ messages, place: "device", answerFrom: answerHere }];
   if (isEither()) return [{ messages, place: "", answerFrom: answerFromEither }];
+  const [first] = messages;
+  const is_new = !first.refines && !betterOf(conversation.messages, first) && !first.content && !first.reasoning;
+  if (is_new && mayDraft()) {
+    const answerFrom = (request, how) => answerOrDraft(conversation, first, request, how);
+    return [{ messages, place: "", answerFrom }];
+  }
   const isDraft = (message) => isRefined() && betterOf(conversation.messages, message) !== undefined;
   const drafts = messages.filter(isDraft), others = messages.filter((message) => !isDraft(message));
   return [
@@ -298,6 +334,7 @@ async function stream(conversation, messages, left) {
   store.busy = conversation;
   const ways = sourcesOf(conversation, messages, left);
   const is_over = await Promise.all(ways.map((way) => streamFrom(conversation, way, controller.signal, left)));
+  is_over.push(...await Promise.all(running.others));
   const had_focus = document.activeElement === document.body || document.activeElement === element("stop");
   running = null;
   store.busy = null;

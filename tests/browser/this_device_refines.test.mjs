@@ -117,6 +117,33 @@ test("the hub's answer is offered in the place of this device's draft", async (t
   assert.deepEqual(page.errors, []);
 });
 
+test("with little battery the hub alone answers, and says so", async (t) => {
+  const context = await browser.newContext();
+  t.after(() => context.close());
+  await context.addInitScript(() => {
+    navigator.getBattery = async () => ({ charging: false, level: 0.1 });
+    globalThis.wishes = [];
+    const { postMessage } = MessagePort.prototype;
+    MessagePort.prototype.postMessage = function post(message, ...others) {
+      if (message?.type === "GET_TOKEN") globalThis.wishes.push(message.payload.wish);
+      return postMessage.call(this, message, ...others);
+    };
+  });
+  const page = await openChat(context, hub);
+  await loadSmall(page);
+  const better = (await greedy(hub, prompt, num_tokens)).text;
+  await ask(page, prompt);
+  const { content, facts } = await lastAnswer(page);
+  assert.equal(content.trim(), better.trim());
+  assert.equal(facts.place, "hub");
+  assert.equal(await page.locator(".offer").count(), 0, "there is no draft");
+  const { conversations } = await keptNow(page);
+  assert.equal(conversations.flatMap(({ messages }) => messages).length, 2);
+  const wishes = await page.evaluate(() => globalThis.wishes);
+  assert.deepEqual(wishes.map(({ quality, words }) => [quality, words]), [["draft_then_best", "to_hub"]]);
+  assert.deepEqual(page.errors, []);
+});
+
 test("on this device only nothing leaves it, and without the hub the draft stands", async (t) => {
   const own = await Hub.start(["--backend", "local", "--device-model", small]);
   t.after(() => own.remove());

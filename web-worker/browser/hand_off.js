@@ -109,7 +109,8 @@ export class HandOff {
 
   // Begins a question of `conversation`. `wish`: {words: "nowhere" | "to_hub", key, model, hub_answers, hub_hands_off,
   // hub_context_tokens, answer_tokens, hub: {prompt_tokens_per_s, answer_tokens_per_s}, battery_is_low, hub_is_better,
-  // quality: "quickest" | "best"}; `place`, `rows` and `sends` ("f16", "u8" or "") force a way, for measurements.
+  // quality: "quickest" | "best" | "draft_then_best"}; `place`, `rows` and `sends` ("f16", "u8" or "") force a way, for
+  // measurements.
   begin(wish, conversation = "") {
     this.wish = wish;
     this.conversation = conversation;

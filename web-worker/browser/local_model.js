@@ -3,9 +3,10 @@
 // it.
 // Reports: {looked: {name, bytes, missing_bytes, hub_key, on_processor}}, {fetched: {done_bytes, all_bytes}}, {pages:
 //   the report of page_files.js}, and the reports of local_tab.cpp: {opened}, {early}, {progress}, {ready}, {text},
-//   {ended}, {refused}, {failed: {code, message}}; before an answer {placed: "here" | "handed" | "hub", ...}, where
-//   "hub" means that the hub answers, with the keys and values `sent_as` that this device has sent, if there are any,
-//   and that only {ended: {is_hubs: true}} follows
+//   {ended}, {refused}, {failed: {code, message}}; before an answer {placed: "here" | "handed" | "hub" | "refined",
+//   ...}, where "refined" means that this device writes a draft and the hub the better answer, and "hub" that the hub
+//   answers, with the keys and values `sent_as` that this device has sent, if there are any, and that only {ended:
+//   {is_hubs: true}} follows
 // The model is opened when the files that all layers need are here; the experts of layers follow in order, while later
 // ones are still on their way. A question may be asked from {opened} on.
 import createModule from "./moex-local.js";

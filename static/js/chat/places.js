@@ -29,7 +29,8 @@ export class Places {
     if (timings.predicted_n >= measured_tokens_min) this.hub.answer_tokens_per_s = timings.predicted_per_second ?? 0;
   }
 
-  // Returns the wish of a question that may be answered by either. `limit`: the most tokens of the answer, or 0.
+  // Returns the wish of a question that may be answered by either, or by both. `limit`: the most tokens of the answer,
+  // or 0. `quality`: that of AnswerQuality in hub/route/route.h.
   wish({ key, info, health, limit, quality }) {
     const answer_tokens = this.answer_tokens || answer_tokens_usual;
     return {

@@ -1,5 +1,6 @@
-// "Here at once, then by the hub": a question gets two answers. This device writes a draft with its small model, and
-// the hub a better answer meanwhile, which is offered in the place of the draft. Both are versions of one answer;
+// "Here at once, then by the hub": a question gets two answers, if hub/route chooses that for it. This device writes a
+// draft with its small model, and the hub a better answer meanwhile, which is offered in the place of the draft. Both
+// are versions of one answer;
 // `refines` of the hub's is the id of the draft:
 //   question A, draft {id: B, parent: A}, hub's answer {id: C, parent: A, refines: B}
 

@@ -72,6 +72,13 @@ export class Store {
     return answers;
   }
 
+  // Adds an empty answer beside `message`, which stays the one that is shown.
+  answerBeside(conversation, message) {
+    const answer = { ...newAnswer(newId(), Date.now()), rev: 1, parent: message.parent };
+    conversation.messages.push(answer);
+    return answer;
+  }
+
   // Shows `message` instead of its siblings from now on.
   choose(message) {
     const { current } = this;
