@@ -18,6 +18,8 @@
 
 namespace moex {
 
+inline std::uint32_t ceil_div(std::uint32_t a, std::uint32_t b) { return (a + b - 1) / b; }
+
 // The compiled kernels of one lane, and the commands that run them.
 class DecoderOps {
   public:
