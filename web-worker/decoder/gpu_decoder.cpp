@@ -219,7 +219,8 @@ Status GpuDecoder::load_layer(std::uint32_t layer, WeightSource& source) {
     return {};
 }
 
-Status GpuDecoder::begin_early(TokenIds tokens, std::function<void(std::uint32_t)> on_layers) {
+Status GpuDecoder::begin_early(TokenIds tokens, std::function<void(std::uint32_t)> on_layers,
+                               const DeltaRun* run) {
     MOEX_CHECK(reads_early(), "this decoder reads a prompt when it has all layers");
     const auto num_rows = static_cast<std::uint32_t>(tokens.size());
     if (num_rows == 0 || num_rows > rows_max() || num_tokens_ + num_rows > context_tokens())
@@ -241,6 +242,7 @@ Status GpuDecoder::begin_early(TokenIds tokens, std::function<void(std::uint32_t
                    .pages = pages_at(num_tokens_ + num_rows - 1),
                    .on_layers = std::move(on_layers)};
     write_rows(rows_, num_rows - 1, early_->pages);
+    write_only_run(run, num_rows);
     commands_.clear();
     ops().append_embed(commands_, num_rows);
     device_.submit(commands_);
@@ -284,7 +286,6 @@ void GpuDecoder::read_early() {
 
 Status GpuDecoder::feed(TokenIds tokens, StepLogits logits, const DeltaRun* run) {
     MOEX_TRY(check_tokens(*this, tokens));
-    MOEX_CHECK((run != nullptr) == (sizes_.journals > 0), "a step with a journal has a run");
     const auto num_rows = static_cast<std::uint32_t>(tokens.size());
     const bool by_list = logits == StepLogits::likeliest || logits == StepLogits::every_likeliest,
                of_all = logits == StepLogits::every || logits == StepLogits::every_likeliest;
@@ -309,10 +310,7 @@ Status GpuDecoder::feed(TokenIds tokens, StepLogits logits, const DeltaRun* run)
         return {};
     }
     write_rows(rows_, head_row, num_pages);
-    if (run != nullptr) {
-        lanes_.front().rows = num_rows;
-        write_runs({run, 1}, 0);
-    }
+    write_only_run(run, num_rows);
     commands_.clear();
     ops().append_pass(commands_, num_rows, num_pages, num_logits_);
     if (num_likeliest_ > 0) append_likeliest(num_likeliest_);
@@ -449,6 +447,14 @@ void GpuDecoder::start(const DecoderBatch& batch, std::uint32_t lane) {
     if (sizes_.window_slots == 0) return;
     MOEX_CHECK(batch.window_pages.size() == batch.pages.size(), "a page has no slot");
     device_.write_buffer(memory_->lanes[lane].window_table, 0, std::as_bytes(batch.window_pages));
+}
+
+// Writes the run of a step of one sequence, if there is a journal.
+void GpuDecoder::write_only_run(const DeltaRun* run, std::uint32_t num_rows) {
+    MOEX_CHECK((run != nullptr) == (sizes_.journals > 0), "a step with a journal has a run");
+    if (run == nullptr) return;
+    lanes_.front().rows = num_rows;
+    write_runs({run, 1}, 0);
 }
 
 // Gives each run its place among the rows of all runs. The kernels do not check the numbers.

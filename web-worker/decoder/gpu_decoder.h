@@ -128,8 +128,9 @@ class GpuDecoder {
     // Returns the number of layers that are loaded, up to the first one that is not.
     std::uint32_t num_loaded() const;
     Status load_layer(std::uint32_t layer, WeightSource& source);
-    Status begin_early(TokenIds tokens, std::function<void(std::uint32_t)> on_layers);
-    bool reads_early() const { return !is_paged() && sizes_.journals == 0; }
+    Status begin_early(TokenIds tokens, std::function<void(std::uint32_t)> on_layers,
+                       const DeltaRun* run = nullptr);
+    bool reads_early() const { return !is_paged(); }
 
     const DecoderModel& model() const { return model_; }
     std::uint32_t vocab_size() const { return model_.vocab_size; }
@@ -264,6 +265,7 @@ class GpuDecoder {
     GpuDecoder(gpu::Device& device, const DecoderModel& model, const DecoderSizes& sizes);
     Status make_readbacks();
     void write_runs(std::span<const DeltaRun> runs, std::uint32_t lane);
+    void write_only_run(const DeltaRun* run, std::uint32_t num_rows);
     void write_copied_rows(const DecoderBatch& rows);
     std::vector<gpu::BufferId> kv_buffers(bool is_window) const;
     KvPageShape page_shape(bool is_window) const;

@@ -68,19 +68,49 @@ bool GpuSequence::drop_state() {
     return true;
 }
 
+DeltaRun GpuSequence::begin_step(std::uint32_t num_rows) {
+    state_->begin_step(num_rows);
+    const StateRun wanted = state_->next_run(num_rows);
+    return run_of(wanted, num_rows, state_->journal());
+}
+
+void GpuSequence::commit() {
+    state_->commit();
+    if (const StateSlotPtr& border = state_->border()) kept_[border->num_tokens] = border;
+}
+
+Status GpuSequence::begin_early(TokenIds tokens, std::function<void(std::uint32_t)> on_layers) {
+    if (!has_states()) return decoder_.begin_early(tokens, std::move(on_layers));
+    const auto num_rows = static_cast<std::uint32_t>(tokens.size());
+    const DeltaRun run = begin_step(num_rows);
+    if (const Status begun = decoder_.begin_early(tokens, std::move(on_layers), &run);
+        !begun.ok()) {
+        state_->abandon_step();
+        return begun;
+    }
+    early_end_ = decoder_.num_tokens() + num_rows;
+    return {};
+}
+
+// Ends a step of rows that are read early: all layers have computed them, or they are given up.
+void GpuSequence::end_early() {
+    const std::uint32_t end = std::exchange(early_end_, 0);
+    if (end == 0) return;
+    if (decoder_.is_whole() && decoder_.num_tokens() == end) return commit();
+    state_->abandon_step();
+}
+
 Status GpuSequence::feed(TokenIds tokens, StepLogits logits) {
     if (!has_states()) return decoder_.feed(tokens, logits);
     MOEX_TRY(check_tokens(decoder_, tokens));
+    end_early();
     const auto num_rows = static_cast<std::uint32_t>(tokens.size());
-    state_->begin_step(num_rows);
-    const StateRun wanted = state_->next_run(num_rows);
-    const DeltaRun run = run_of(wanted, num_rows, state_->journal());
+    const DeltaRun run = begin_step(num_rows);
     if (const Status fed = decoder_.feed(tokens, logits, &run); !fed.ok()) {
         state_->abandon_step();
         return fed;
     }
-    state_->commit();
-    if (const StateSlotPtr& border = state_->border()) kept_[border->num_tokens] = border;
+    commit();
     return {};
 }
 
@@ -98,6 +128,7 @@ void GpuSequence::resume(std::uint32_t num_tokens) {
 
 // Continues after as many of `num_tokens` tokens as there is a state for.
 void GpuSequence::go_to(std::uint32_t num_tokens) {
+    end_early();
     kept_.erase(kept_.upper_bound(num_tokens), kept_.end());
     const std::uint32_t last_kept = kept_.empty() ? 0 : kept_.rbegin()->first,
                         here = std::min(num_tokens, decoder_.num_tokens());

@@ -44,10 +44,7 @@ class GpuSequence final : public SequenceDecoder {
     bool is_paged() const override { return decoder_.is_paged(); }
     bool is_whole() const override { return decoder_.is_whole(); }
     bool reads_early() const override { return decoder_.reads_early(); }
-    Status begin_early(TokenIds tokens, std::function<void(std::uint32_t)> on_layers) override {
-        return decoder_.begin_early(tokens, std::move(on_layers));
-    }
-
+    Status begin_early(TokenIds tokens, std::function<void(std::uint32_t)> on_layers) override;
     Status feed(TokenIds tokens, StepLogits logits) override;
     void read_logits(std::function<void(Result<std::span<const float>>)> done) override {
         decoder_.read_logits(std::move(done));
@@ -73,6 +70,9 @@ class GpuSequence final : public SequenceDecoder {
   private:
     bool has_states() const { return places_.sequences_max > 0; }
     bool drop_state();
+    DeltaRun begin_step(std::uint32_t num_rows);
+    void commit();
+    void end_early();
     void go_to(std::uint32_t num_tokens);
 
     GpuDecoder& decoder_;
@@ -81,6 +81,8 @@ class GpuSequence final : public SequenceDecoder {
     std::unique_ptr<StateSlots> slots_;
     std::map<std::uint32_t, StateSlotPtr> kept_;  // by the tokens that a state has read
     std::unique_ptr<SlotState> state_;
+    // Length of the text with the rows that are read while layers arrive; 0: there are none.
+    std::uint32_t early_end_ = 0;
 };
 
 }  // namespace moex

@@ -17,6 +17,7 @@
 #include "hub/model/pack/packer.h"
 #include "hub/model/pack/synth.h"
 #include "tests/hub/engine/engine_fixture.h"
+#include "tests/hub/gpu/arriving_weights.h"
 #include "tests/hub/gpu/requests.h"
 #include "tests/support/posted_loop.h"
 #include "tests/support/repository.h"
@@ -41,15 +42,6 @@ std::shared_ptr<const ModelPackage> packed(const std::filesystem::path& checkpoi
     must(pack_checkpoint(checkpoint, out, options, test::compute_threads(), {}));
     return must(ModelPackage::open(out));
 }
-
-// The weights of a package of which the first `num_here` layers have arrived.
-struct ArrivingWeights : PackageWeights {
-    using PackageWeights::PackageWeights;
-    bool is_here(const WeightPart& part) const override {
-        return part.name != WeightPart::Name::ffn || part.layer < num_here;
-    }
-    std::uint32_t num_here = ~0u;
-};
 
 // A package that is loaded on the GPU as a whole model, or without its last layers.
 class OnGpu {

@@ -21,6 +21,7 @@
 #include "hub/model/pack/packer.h"
 #include "hub/model/pack/synth.h"
 #include "tests/hub/engine/engine_fixture.h"
+#include "tests/hub/gpu/arriving_weights.h"
 #include "tests/support/must.h"
 #include "tests/support/posted_loop.h"
 #include "tests/support/repository.h"
@@ -72,11 +73,13 @@ struct Answer {
 // is changed by each step.
 class Tab {
   public:
+    // The experts of the layers from `num_here` on arrive later.
     Tab(const std::shared_ptr<const ModelPackage>& package,
-        const std::optional<StateSlotSizes>& places)
-        : device_(must(gpu::open_vulkan_device({}, loop_.poster()))) {
+        const std::optional<StateSlotSizes>& places, std::uint32_t num_here = ~0u)
+        : device_(must(gpu::open_vulkan_device({}, loop_.poster()))),
+          weights(package, must(decoder_model_of(*package))) {
+        weights.num_here = num_here;
         const DecoderModel model = must(decoder_model_of(*package));
-        PackageWeights weights(package, model);
         GpuDecoderOptions options{.draft_rows = 8, .likeliest = true};
         if (places) {
             options.state_slots = places->num_slots();
@@ -164,6 +167,7 @@ class Tab {
     std::unique_ptr<gpu::Device> device_;
 
   public:
+    ArrivingWeights weights;
     std::unique_ptr<GpuDecoder> decoder;
     std::optional<GpuSequence> sequence;
     KvSource source;
@@ -263,6 +267,28 @@ TEST_P(HybridSequenceTest, DraftsThatAreRolledBackChangeNoToken) {
     std::cout << accepted << " drafted tokens accepted, " << rolled_back << " rolled back\n";
     EXPECT_GT(accepted, 100u);
     EXPECT_GT(rolled_back, 100u);
+}
+
+// The first rows of a text are read while layers arrive, or given up before all are here.
+TEST_P(HybridSequenceTest, RowsThatAreReadEarlyHaveTheSameBits) {
+    const StateSlotSizes places = GpuSequence::places_for(must(decoder_model_of(*package_)));
+    const Tokens words = text_of(200, 8);
+    for (const std::uint32_t early : {1u, 5u, 64u})
+        for (const bool is_given_up : {false, true}) {
+            SCOPED_TRACE(text("early ", early, is_given_up ? ", given up" : ""));
+            Tab tab(package_, places, 1);
+            const auto first = std::span(words).first(early);
+            ASSERT_TRUE(tab.sequence->begin_early(first, [](std::uint32_t) {}).ok());
+            if (is_given_up) tab.sequence->rewind(0);
+            for (std::uint32_t layer = 1; layer < tab.decoder->num_layers(); ++layer) {
+                tab.weights.num_here = layer + 1;
+                ASSERT_TRUE(tab.decoder->load_layer(layer, tab.weights).ok());
+            }
+            const std::uint32_t held = tab.sequence->num_tokens();
+            EXPECT_EQ(held, is_given_up ? 0 : early);
+            tab.feed(std::span(words).subspan(held), 64);
+            expect_same_bits(tab.logits(), plain_logits(words));
+        }
 }
 
 TEST_P(HybridSequenceTest, AnEditGoesOnFromTheLastStateBeforeIt) {
