@@ -421,17 +421,32 @@ void EngineState::admit() {
     }
 }
 
-// Returns true if the cache has room for the tokens of `next` and one page for each running
-// generation. That is enough to admit `next`: an answer rarely becomes as long as its limit. A
-// generation that follows another takes over the leader's pages when they are published.
+// Returns the room that running generations need for their prompts, and at least one page for each.
+// Only with windows do they not hold the pages of their prompts from the begin on.
+KvRoom EngineState::room_of_running() const {
+    const auto num_running = static_cast<std::uint32_t>(running.size());
+    if (!cache->has_windows()) return {num_running, num_running};
+    KvRoom all;
+    for (const auto& one : running) {
+        if (one->request.only_looks) continue;
+        const KvRoom missing = one->kv->missing_for(
+            std::min(static_cast<std::uint32_t>(one->tokens.size()) + 1, one->tokens_max()),
+            one->follows != 0 ? one->follow_tokens : 0, options.step_rows_max);
+        all.pages += std::max(1u, missing.pages);
+        all.slots += std::max(1u, missing.slots);
+    }
+    return all;
+}
+
+// Returns true if the cache has room for the tokens of `next` beside what running generations need.
+// That is enough to admit `next`: an answer rarely becomes as long as its limit. A generation that
+// follows another takes over the leader's pages when they are published.
 bool EngineState::has_room(const Generation& next) {
     if (next.request.only_looks) return true;
     const std::uint32_t tokens = std::min(static_cast<std::uint32_t>(next.tokens.size()) + 1,
                                           next.tokens_max());
     const std::uint32_t rows = options.step_rows_max;
-    if (!cache->has_room(tokens, next.follow_tokens, rows,
-                         static_cast<std::uint32_t>(running.size())))
-        return false;
+    if (!cache->has_room(tokens, next.follow_tokens, rows, room_of_running())) return false;
     // A sequence with windows never needs whole pages for all of its tokens at once.
     const std::uint32_t reserved = cache->has_windows()
                                        ? std::min(tokens, next.kv->num_tokens() + rows)

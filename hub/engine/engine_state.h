@@ -220,6 +220,7 @@ struct EngineState {
     bool begin_step();
     void wait_for_arrivals(std::unique_lock<std::mutex>& lock);
     void admit();
+    KvRoom room_of_running() const;
     bool has_room(const Generation& next);
     void end(std::unique_ptr<Generation> generation, FinishReason reason,
              Error error = {ErrorCode::internal, {}});

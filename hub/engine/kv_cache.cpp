@@ -116,22 +116,37 @@ std::uint32_t KvCache::pages_for(std::uint32_t num_tokens) const {
 std::uint32_t KvCache::room_for(std::uint32_t num_tokens, std::uint32_t rows_max) const {
     const std::uint32_t pages = pages_for(num_tokens);
     if (window_ == 0 || has_slots()) return pages;
-    const std::uint64_t seen = std::min(pages, pages_for(window_ + rows_max) + 1),
-                        bytes = pages * main_bytes_ + seen * window_bytes_;
+    const std::uint64_t bytes = pages * main_bytes_ +
+                                pages_seen(num_tokens, rows_max) * window_bytes_;
     return static_cast<std::uint32_t>((bytes + page_bytes() - 1) / page_bytes());
 }
 
 bool KvCache::has_room(std::uint32_t num_tokens, std::uint32_t shared, std::uint32_t rows_max,
-                       std::uint32_t pages_kept) const {
+                       KvRoom kept) const {
     const std::uint64_t missing = room_for(num_tokens, rows_max) - room_for(shared, rows_max);
-    if (missing + pages_kept > pages_free()) return false;
+    if (missing + kept.pages > pages_free()) return false;
     if (!has_slots()) return true;
     // The shared tokens have the slots of the pages that their windows see.
-    const std::uint32_t seen = std::min(pages_for(num_tokens), pages_for(window_ + rows_max) + 1),
+    const std::uint32_t seen = pages_seen(num_tokens, rows_max),
                         unseen = shared < window_ ? 0
                                                   : (shared + 1 - window_) / options_.page_tokens,
                         held = std::min(seen, pages_for(shared) - unseen);
-    return std::uint64_t{seen} - held + pages_kept <= window_slots_free();
+    return std::uint64_t{seen} - held + kept.slots <= window_slots_free();
+}
+
+KvRoom KvCache::Sequence::missing_for(std::uint32_t num_tokens, std::uint32_t coming,
+                                      std::uint32_t rows_max) const {
+    const KvCache& cache = *cache_;
+    const auto left = [](std::uint64_t wanted, std::uint64_t held) {
+        return static_cast<std::uint32_t>(wanted - std::min(wanted, held));
+    };
+    const std::uint64_t held = std::max<std::uint64_t>(pages_.size(), cache.pages_for(coming)),
+                        held_seen = held - std::min<std::uint64_t>(held, first_window_);
+    if (cache.has_slots())
+        return {left(cache.pages_for(num_tokens), held),
+                left(cache.pages_seen(num_tokens, rows_max), held_seen)};
+    const std::uint64_t bytes = held * cache.main_bytes_ + held_seen * cache.window_bytes_;
+    return {left(cache.room_for(num_tokens, rows_max), bytes / cache.page_bytes()), 0};
 }
 
 std::uint64_t KvCache::bytes_max() const {

@@ -90,6 +90,11 @@ struct UnmapMemory {
     void operator()(std::byte* memory) const;
 };
 
+// Whole pages, or first parts of pages and slots for the second ones where a device has slots.
+struct KvRoom {
+    std::uint32_t pages = 0, slots = 0;
+};
+
 class KvCache {
   public:
     // Reserves address space for the whole budget; the system provides memory page by page, on
@@ -100,9 +105,9 @@ class KvCache {
     // Where a device has slots for windows, this counts first parts.
     std::uint32_t pages_free() const;
     // Returns true if a further sequence of `num_tokens` tokens may be admitted, which has `shared`
-    // tokens in common with another one, and `pages_kept` pages are to stay free.
+    // tokens in common with another one, and `kept` is to stay free.
     bool has_room(std::uint32_t num_tokens, std::uint32_t shared, std::uint32_t rows_max,
-                  std::uint32_t pages_kept) const;
+                  KvRoom kept) const;
     // Bytes of all parts for which there is room.
     std::uint64_t bytes_max() const;
     std::uint32_t pages_cached() const;  // number of published pages that no sequence holds
@@ -231,6 +236,10 @@ class KvCache {
         Status append_page(ByteView rows, ByteView window_rows = {});
         // Returns true if all rows are there that a window sees from num_tokens() on.
         bool can_go_on() const { return first_window_ <= first_seen_page(num_tokens_); }
+        // Returns the room that this sequence does not hold yet and needs until it has `num_tokens`
+        // tokens, as room_for(). `coming` are tokens whose pages it takes over from another one.
+        KvRoom missing_for(std::uint32_t num_tokens, std::uint32_t coming,
+                           std::uint32_t rows_max) const;
         // number of published pages, counted from the first page
         std::uint32_t num_published() const { return num_published_; }
 
@@ -272,6 +281,10 @@ class KvCache {
     void evict_oldest();
     void evict_oldest_window();
     bool has_slots() const { return options_.mover.num_window_slots > 0; }
+    // The most pages of a sequence of `num_tokens` tokens that have the rows of windows.
+    std::uint32_t pages_seen(std::uint32_t num_tokens, std::uint32_t rows_max) const {
+        return std::min(pages_for(num_tokens), pages_for(window_ + rows_max) + 1);
+    }
     std::uint32_t window_slots_free() const {
         return static_cast<std::uint32_t>(free_slots_.size()) + windows_idle_;
     }

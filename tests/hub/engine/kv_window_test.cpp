@@ -283,17 +283,17 @@ TEST(KvWindowTest, LongTextNeedsTheSlotsOfOneWindow) {
                   {.page_tokens = page_tokens, .num_pages = 250, .mover = device.mover()});
     EXPECT_EQ(cache.tokens_max(rows), 2'000u);
     EXPECT_EQ(cache.bytes_max(), (250 + slots) * cache.page_bytes() / 2);
-    EXPECT_TRUE(cache.has_room(2'000, 0, rows, 0));
-    EXPECT_FALSE(cache.has_room(2'001, 0, rows, 0));
-    EXPECT_FALSE(cache.has_room(100, 0, rows, 1)) << "no slot for another sequence";
+    EXPECT_TRUE(cache.has_room(2'000, 0, rows, {}));
+    EXPECT_FALSE(cache.has_room(2'001, 0, rows, {}));
+    EXPECT_FALSE(cache.has_room(100, 0, rows, {1, 1})) << "no slot for another sequence";
     {
         // A text whose begin was taken over has the slots of its windows already.
         KvCache::Sequence begun(cache);
         ASSERT_TRUE(begun.reserve(40));
         begun.commit(40);
         begun.forget_unseen();
-        EXPECT_TRUE(cache.has_room(2'000, 40, rows, 0));
-        EXPECT_FALSE(cache.has_room(2'000, 40, rows, 1));
+        EXPECT_TRUE(cache.has_room(2'000, 40, rows, {}));
+        EXPECT_FALSE(cache.has_room(2'000, 40, rows, {1, 1}));
     }
     KvCache::Sequence kv(cache);
     for (std::uint32_t at = 0; at < 2'000; at += rows) {
@@ -373,6 +373,32 @@ TEST_F(GptOssEngineTest, GreedyTextsBeyondTheWindowAreTheGoldenOnes) {
     EXPECT_GT(compared, 60u);
 }
 
+// The first prompt has read few of its tokens when the second one asks for room.
+TEST_F(GptOssEngineTest, PromptsThatBeginTogetherPreemptNoneOfThem) {
+    const KvCache probe(package_->config(), {.page_tokens = 4});
+    constexpr std::uint32_t num_tokens = 97, rows = 8;
+    const std::uint32_t room = probe.room_for(num_tokens + 4, rows);
+    std::vector<GenerationRequest> requests(3);
+    for (std::uint32_t i = 0; i < 3; ++i) {
+        requests[i].prompt = test::random_tokens(num_tokens, package_->config().vocab_size, i);
+        requests[i].sampling.temperature = 0;
+        requests[i].max_tokens = 4;
+    }
+    EngineOptions options{.sequences_max = 3,
+                          .step_rows_max = rows,
+                          .kv_bytes_max = (3 * room / 2) * probe.page_bytes(),
+                          .page_tokens = 4,
+                          .prefix_cache = false};
+    const auto answers = run(requests, options);
+    EXPECT_EQ(counters_.preempted, 0u);
+    EXPECT_EQ(counters_.running_max, 1u);
+    // Room for two is used by two.
+    options.kv_bytes_max = (2 * room + 2) * probe.page_bytes();
+    EXPECT_EQ(run(requests, options), answers);
+    EXPECT_EQ(counters_.preempted, 0u);
+    EXPECT_EQ(counters_.running_max, 2u);
+}
+
 // Little room, so that sequences are preempted, parts are dropped, and prefixes are taken over.
 TEST_F(GptOssEngineTest, TextsInLittleRoomEqualThoseInMuchRoom) {
     std::vector<GenerationRequest> requests;
@@ -382,7 +408,7 @@ TEST_F(GptOssEngineTest, TextsInLittleRoomEqualThoseInMuchRoom) {
         const auto own = test::random_tokens(1 + i % 7, package_->config().vocab_size, i);
         request.prompt.insert(request.prompt.end(), own.begin(), own.end());
         request.sampling.seed = i;
-        request.max_tokens = 10 + i % 30;
+        request.max_tokens = 30 + i % 60;
         requests.push_back(request);
     }
     const EngineOptions much{.queue_max = 200, .page_tokens = 4, .prefix_cache = false};

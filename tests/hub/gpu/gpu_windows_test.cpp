@@ -150,6 +150,23 @@ TEST_P(GpuWindowsTest, AnswersAreThoseOfWholePages) {
     EXPECT_EQ(answers, write(*whole, requests));
 }
 
+// The first prompt has read few of its tokens when the second one asks for room.
+TEST_P(GpuWindowsTest, PromptsThatBeginTogetherPreemptNoneOfThem) {
+    const std::uint64_t page_bytes = slotted()->kv_bytes() / (2 * num_pages + 8) * 2;
+    const auto steps = open(2, 8 * page_bytes);
+    const std::uint32_t pages = steps->kv_pages().num_pages;
+    ASSERT_GT(steps->page_mover().num_window_slots, 0u);
+    ASSERT_LT(pages, 2 * num_pages);
+    std::vector<GenerationRequest> requests;
+    for (const std::uint64_t seed : {1, 2, 3})
+        requests.push_back(greedy(test::random_tokens((pages / 2 + 1) * 128 - 64, 256, seed), 8));
+    const auto answers = write(*steps, requests);
+    EXPECT_EQ(counters_.preempted, 0u);
+    EXPECT_EQ(counters_.running_max, 1u);
+    EXPECT_EQ(answers, write(*whole(), requests));
+    EXPECT_EQ(counters_.running_max, 2u);
+}
+
 // Four pages with two slots, the least for one sequence: texts wait for each other, and a text
 // whose begin was taken over does not wait for the slots that it has.
 TEST_P(GpuWindowsTest, FewestSlotsSufficeForOneText) {
