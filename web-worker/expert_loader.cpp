@@ -50,6 +50,14 @@ std::uint32_t ExpertLoader::num_ready() const {
     return num_ready_;
 }
 
+std::uint32_t ExpertLoader::num_assigned_outside(std::uint32_t first_layer,
+                                                 std::uint32_t end_layer) const {
+    return static_cast<std::uint32_t>(
+        std::count_if(assigned_.begin(), assigned_.end(), [&](const auto& one) {
+            return one.first.layer < first_layer || one.first.layer >= end_layer;
+        }));
+}
+
 // From the first ASSIGN on, the progress also includes the experts that the hub will assign later.
 void ExpertLoader::set_later(std::uint32_t num_units) {
     report_.status.bytes_to_fetch += blob_bytes_ * num_units;
@@ -62,7 +70,8 @@ void ExpertLoader::assign(const Assign& message) {
     std::vector<Unit> beyond;
     for (const AssignedUnit& unit : message.units) {
         const Unit name{unit.layer, unit.expert};
-        if (assigned_.size() < cache_.capacity() || assigned_.contains(name)) {
+        if (assigned_.size() < cache_.capacity() || assigned_.contains(name) ||
+            store_.is_lent(name)) {
             ++num_assignments_;
             assigned_[name] = unit.blob;
         } else {
@@ -192,6 +201,13 @@ void ExpertLoader::let_go(Unit unit) {
     assigned_.erase(unit);
     std::erase(unannounced_, unit);
     cache_.forget(unit);
+}
+
+std::vector<Unit> ExpertLoader::end_lending(std::uint64_t owner, bool is_readable) {
+    std::vector<Unit> lost = cache_.end_lending(owner, is_readable);
+    std::erase_if(lost, [this](Unit unit) { return !assigned_.contains(unit); });
+    for (const Unit unit : lost) let_go(unit);
+    return lost;
 }
 
 void ExpertLoader::release(const std::vector<Unit>& units) {

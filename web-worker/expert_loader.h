@@ -54,12 +54,16 @@ class ExpertLoader {
     // Changes the limit for weights. Returns the assigned experts that are released to meet the
     // limit. Experts that are assigned but not held yet are released first.
     Result<std::vector<Unit>> resize(std::uint64_t budget_bytes);
+    // Does UnitStore::end_lending(). Returns the assigned experts that are released because of it.
+    std::vector<Unit> end_lending(std::uint64_t owner, bool is_readable);
 
     // The number of experts that are assigned now or will be assigned later.
     std::uint32_t num_planned() const {
         return static_cast<std::uint32_t>(assigned_.size()) + num_later_;
     }
     std::uint32_t num_ready() const;  // assigned and held
+    // Returns the number of assigned experts that are not of the layers [first, end).
+    std::uint32_t num_assigned_outside(std::uint32_t first_layer, std::uint32_t end_layer) const;
     bool complete() const { return num_ready() == num_planned(); }
 
   private:

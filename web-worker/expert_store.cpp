@@ -25,7 +25,7 @@ ExpertStore::ExpertStore(gpu::Device& device, std::uint64_t blob_bytes, std::uin
     slots_per_arena_ = arena_bytes_max(device.adapter(), options) / blob_bytes;
     if (layer_units_ > 0 && slots_per_arena_ > layer_units_)
         slots_per_arena_ -= slots_per_arena_ % layer_units_;
-    slots_max_ = slots_for(budget_bytes);
+    slots_max_ = own_slots_for(budget_bytes);
 }
 
 ExpertStore::~ExpertStore() {
@@ -33,14 +33,18 @@ ExpertStore::~ExpertStore() {
 }
 
 std::uint32_t ExpertStore::slots_for(std::uint64_t budget_bytes) const {
+    return own_slots_for(budget_bytes) + num_lent_;
+}
+
+std::uint32_t ExpertStore::own_slots_for(std::uint64_t budget_bytes) const {
     return static_cast<std::uint32_t>(
         std::min<std::uint64_t>(budget_bytes / blob_bytes_, slots_per_arena_ * arenas_max));
 }
 
 Status ExpertStore::resize(std::uint64_t budget_bytes) {
-    slots_max_ = slots_for(budget_bytes);
-    MOEX_CHECK(num_units() <= slots_max_,
-               text(num_units(), " experts are held, the new budget has ", slots_max_, " slots"));
+    slots_max_ = own_slots_for(budget_bytes);
+    MOEX_CHECK(num_units() <= slots_max(),
+               text(num_units(), " experts are held, the new budget has ", slots_max(), " slots"));
     while (slots_made_ > slots_max_) MOEX_TRY(shrink_last_arena());
     return {};
 }
@@ -65,17 +69,12 @@ Status ExpertStore::shrink_last_arena() {
 
     std::vector<gpu::Command> moves;
     for (auto& [unit, placed] : slots_) {
-        auto& [slot, transfer] = placed;
-        if (slot < first) continue;
+        auto& [slot, transfer, is_lent] = placed;
+        if (is_lent || slot < first) continue;
         device_.await_transfer(transfer);
         const std::uint32_t to = take_slot(unit.layer);
-        gpu::Command move;
-        move.kind = gpu::Command::Kind::copy;
-        move.source = old;
-        move.source_offset_bytes = (slot - first) * blob_bytes_;
-        move.target = to >= first ? smaller : arenas_[to / slots_per_arena_];
-        move.target_offset_bytes = to % slots_per_arena_ * blob_bytes_;
-        move.size_bytes = blob_bytes_;
+        gpu::Command move = copy_to_slot(old, (slot - first) * blob_bytes_, to);
+        if (to >= first) move.target = smaller;
         moves.push_back(move);
         slot = to;
     }
@@ -92,9 +91,25 @@ Status ExpertStore::shrink_last_arena() {
     return {};
 }
 
+gpu::Command ExpertStore::copy_to_slot(gpu::BufferId from, std::uint64_t from_bytes,
+                                       std::uint32_t slot) const {
+    gpu::Command copy;
+    copy.kind = gpu::Command::Kind::copy;
+    copy.source = from;
+    copy.source_offset_bytes = from_bytes;
+    copy.target = arenas_[arena_of(slot)];
+    copy.target_offset_bytes = slot % slots_per_arena_ * blob_bytes_;
+    copy.size_bytes = blob_bytes_;
+    return copy;
+}
+
 Status ExpertStore::reserve(std::uint32_t num_units) {
-    const std::uint32_t wanted = std::min(num_units, slots_max_);
-    while (slots_made_ < wanted && arenas_.size() < arenas_max) {
+    return reserve_slots(num_units - std::min(num_units, num_lent_));
+}
+
+Status ExpertStore::reserve_slots(std::uint32_t num_slots) {
+    const std::uint32_t wanted = std::min(num_slots, slots_max_);
+    while (slots_made_ < wanted && arenas_.size() + lent_.size() < arenas_max) {
         // Make the arena so large that the arenas that may still be made can hold the remaining
         // budget.
         const std::uint64_t left = (arenas_max - arenas_.size() - 1) * slots_per_arena_,
@@ -118,6 +133,11 @@ Status ExpertStore::reserve(std::uint32_t num_units) {
 
 Status ExpertStore::put(Unit unit, ByteView blob) {
     if (slots_.contains(unit)) return {};
+    if (is_lent(unit)) {
+        slots_[unit] = {.is_lent = true};
+        ++num_lent_;
+        return {};
+    }
     MOEX_ASSIGN(slot, make_slot(unit, blob.size()));
     device_.write_buffer(arenas_[arena_of(slot)], slot % slots_per_arena_ * blob_bytes_, blob);
     return {};
@@ -126,6 +146,10 @@ Status ExpertStore::put(Unit unit, ByteView blob) {
 Result<bool> ExpertStore::put_held(Unit unit, const HeldBlob& blob, bool is_prefetch,
                                    std::function<void()> done) {
     if (slots_.contains(unit)) return false;
+    if (is_lent(unit)) {
+        MOEX_TRY(put(unit, blob.bytes));
+        return false;
+    }
     MOEX_ASSIGN(slot, make_slot(unit, blob.bytes.size()));
     const gpu::BufferId arena = arenas_[arena_of(slot)];
     const std::uint64_t offset_bytes = slot % slots_per_arena_ * blob_bytes_;
@@ -150,7 +174,7 @@ Result<std::uint32_t> ExpertStore::make_slot(Unit unit, std::uint64_t blob_bytes
     MOEX_CHECK(blob_bytes == blob_bytes_,
                text("blob of ", blob_bytes, " bytes, slots have ", blob_bytes_));
     if (free_.empty()) {
-        MOEX_TRY(reserve(slots_made_ + grow_slots));
+        MOEX_TRY(reserve_slots(slots_made_ + grow_slots));
         if (free_.empty())
             return Error{ErrorCode::no_space,
                          text("every slot of the budget is taken: ", slots_made_, " experts")};
@@ -213,16 +237,82 @@ void ExpertStore::drop(Unit unit) {
     const auto found = slots_.find(unit);
     if (found == slots_.end()) return;
     (void)device_.transferred(found->second.transfer, true);
-    free_.insert(found->second.slot);
+    if (found->second.is_lent)
+        --num_lent_;
+    else
+        free_.insert(found->second.slot);
     slots_.erase(found);
+}
+
+std::vector<gpu::BufferId> ExpertStore::arenas() const {
+    std::vector<gpu::BufferId> all = arenas_;
+    for (const LentUnits& one : lent_) all.push_back(one.buffer);
+    return all;
+}
+
+// Returns the index of the newest arena of a span that has the unit.
+std::optional<std::size_t> ExpertStore::lent_arena_of(Unit unit) const {
+    for (std::size_t i = lent_.size(); i > 0; --i)
+        if (lent_[i - 1].contains(unit)) return i - 1;
+    return std::nullopt;
+}
+
+std::uint32_t ExpertStore::lend(const LentUnits& units) {
+    if (arenas_.size() + lent_.size() >= arenas_max) return 0;
+    lent_.push_back(units);
+    std::uint32_t num_freed = 0;
+    for (auto& [unit, placed] : slots_) {
+        if (placed.is_lent || !units.contains(unit)) continue;
+        (void)device_.transferred(placed.transfer, true);
+        free_.insert(placed.slot);
+        placed = {.is_lent = true};
+        ++num_freed;
+    }
+    num_lent_ += num_freed;
+    return num_freed;
+}
+
+std::vector<Unit> ExpertStore::end_lending(std::uint64_t owner, bool is_readable) {
+    // Find the units that no other span has.
+    std::vector<LentUnits> left;
+    std::copy_if(lent_.begin(), lent_.end(), std::back_inserter(left),
+                 [&](const LentUnits& one) { return one.owner != owner; });
+    const std::vector<LentUnits> before = std::exchange(lent_, std::move(left));
+    std::vector<Unit> homeless;
+    for (const auto& [unit, placed] : slots_)
+        if (placed.is_lent && !is_lent(unit)) homeless.push_back(unit);
+
+    std::vector<gpu::Command> copies;
+    std::vector<Unit> lost;
+    for (const Unit unit : homeless) {
+        drop(unit);
+        const auto from = std::find_if(before.begin(), before.end(), [&](const LentUnits& one) {
+            return one.owner == owner && one.contains(unit);
+        });
+        const auto slot = is_readable && num_units() < slots_max()
+                              ? make_slot(unit, blob_bytes_)
+                              : Result<std::uint32_t>(Error{ErrorCode::no_space, "no slot"});
+        if (slot.ok())
+            copies.push_back(copy_to_slot(from->buffer,
+                                          (unit.expert - from->first.expert) * blob_bytes_, *slot));
+        else
+            lost.push_back(unit);
+    }
+    if (!copies.empty()) device_.submit(copies);
+    return lost;
 }
 
 std::optional<ExpertSlot> ExpertStore::find(Unit unit) const {
     const auto found = slots_.find(unit);
     if (found == slots_.end()) return std::nullopt;
-    const auto [slot, transfer] = found->second;
-    return ExpertSlot{arena_of(slot),
-                      static_cast<std::uint32_t>(slot % slots_per_arena_ * (blob_bytes_ / 4)),
+    const auto [slot, transfer, is_lent] = found->second;
+    const auto words = static_cast<std::uint32_t>(blob_bytes_ / 4);
+    if (is_lent) {
+        const std::size_t arena = *lent_arena_of(unit);
+        return ExpertSlot{static_cast<std::uint32_t>(arenas_.size() + arena),
+                          (unit.expert - lent_[arena].first.expert) * words, 0};
+    }
+    return ExpertSlot{arena_of(slot), static_cast<std::uint32_t>(slot % slots_per_arena_) * words,
                       transfer};
 }
 
@@ -234,8 +324,11 @@ std::vector<Unit> ExpertStore::units() const {
 
 std::vector<Unit> ExpertStore::units_from_the_end() const {
     std::vector<Unit> all = units();
-    std::sort(all.begin(), all.end(),
-              [this](Unit a, Unit b) { return slots_.at(a).slot > slots_.at(b).slot; });
+    // Lent units are last: they take no slot.
+    std::sort(all.begin(), all.end(), [this](Unit a, Unit b) {
+        const Placed &of_a = slots_.at(a), &of_b = slots_.at(b);
+        return std::pair(of_b.is_lent, of_a.slot) > std::pair(of_a.is_lent, of_b.slot);
+    });
     return all;
 }
 

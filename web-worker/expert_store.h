@@ -3,6 +3,10 @@
 // computes the experts of a single arena. A layer's experts therefore share an arena if one has
 // room for them, in whatever order they arrive. This class owns the arenas' buffers. Experts beyond
 // the budget are not in this store; slot_cache.h knows the experts that the worker holds.
+//
+// A span computes with the same blobs (web-worker/spans). Two copies would take twice the memory,
+// so the store uses the span's buffers as further arenas, which it does not own. An expert there
+// takes no slot, and the numbers of slots and bytes include it.
 #pragma once
 
 #include <cstdint>
@@ -48,7 +52,7 @@ class ExpertStore : public UnitStore {
     ExpertStore(const ExpertStore&) = delete;
 
     // Returns the number of slots that the budget, the binding limit and arenas_max allow.
-    std::uint32_t slots_max() const override { return slots_max_; }
+    std::uint32_t slots_max() const override { return slots_max_ + num_lent_; }
     // Returns the number of slots that a budget of `budget_bytes` allows.
     std::uint32_t slots_for(std::uint64_t budget_bytes) const override;
     // Changes the budget. Requires that the new budget has room for the experts in the store. A
@@ -66,17 +70,26 @@ class ExpertStore : public UnitStore {
                           std::function<void()> done) override;
     bool in_flight(Unit unit) const override;
     // Waits for the copy of `unit` if it is in flight.
+    std::uint32_t lend(const LentUnits& units) override;
+    bool is_lent(Unit unit) const override { return lent_arena_of(unit).has_value(); }
+    std::vector<Unit> end_lending(std::uint64_t owner, bool is_readable) override;
     void drop(Unit unit) override;
     std::optional<ExpertSlot> find(Unit unit) const;
     bool holds(Unit unit) const override { return slots_.contains(unit); }
     std::uint32_t num_units() const override { return static_cast<std::uint32_t>(slots_.size()); }
     std::vector<Unit> units() const override;
     std::vector<Unit> units_from_the_end() const override;
-    std::uint64_t bytes_max() const override { return slots_max_ * blob_bytes_; }
+    std::uint64_t bytes_max() const override { return slots_max() * blob_bytes_; }
     std::uint64_t weights_bytes() const override { return num_units() * blob_bytes_; }
-    const std::vector<gpu::BufferId>& arenas() const { return arenas_; }
+    // Returns the store's own arenas, then those of spans.
+    std::vector<gpu::BufferId> arenas() const;
 
   private:
+    std::uint32_t own_slots_for(std::uint64_t budget_bytes) const;
+    Status reserve_slots(std::uint32_t num_slots);
+    std::optional<std::size_t> lent_arena_of(Unit unit) const;
+    gpu::Command copy_to_slot(gpu::BufferId from, std::uint64_t from_bytes,
+                              std::uint32_t slot) const;
     Status shrink_last_arena();
     std::uint32_t arena_of(std::uint32_t slot) const {
         return static_cast<std::uint32_t>(slot / slots_per_arena_);
@@ -91,7 +104,7 @@ class ExpertStore : public UnitStore {
     std::uint64_t blob_bytes_;
     std::uint32_t layer_units_;
     std::uint64_t slots_per_arena_ = 0;
-    std::uint32_t slots_max_ = 0;
+    std::uint32_t slots_max_ = 0;  // own slots
     std::uint32_t slots_made_ = 0;
     std::vector<gpu::BufferId> arenas_;
     std::vector<std::uint32_t> arena_slots_;  // number of slots of each arena, by index in arenas_
@@ -99,10 +112,13 @@ class ExpertStore : public UnitStore {
     struct Placed {
         std::uint32_t slot = 0;
         std::uint64_t transfer = 0;
+        bool is_lent = false;  // in an arena of a span: the unit has no slot
     };
     std::map<Unit, Placed> slots_;
     // For each layer: the arena for its next expert, while that arena has room.
     std::map<std::uint16_t, std::uint32_t> homes_;
+    std::vector<LentUnits> lent_;  // of spans; a later one has the units of an earlier one
+    std::uint32_t num_lent_ = 0;   // units in slots_ that are in such an arena
     LifeGuard life_;
 };
 

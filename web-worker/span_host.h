@@ -9,6 +9,7 @@
 #include "protocol/span_messages.h"
 #include "web-worker/gpu/device.h"
 #include "web-worker/session/hub_connection.h"
+#include "web-worker/unit_store.h"
 
 namespace moex {
 
@@ -22,6 +23,16 @@ struct SpanContext {
     // Called before the memory of a span is allocated, and with 0 after it was freed: the worker
     // keeps `bytes` of its memory limit free of experts. The call may destroy the host.
     std::function<void(std::uint64_t bytes)> reserve;
+    // Experts of the span's layers that the worker holds take memory once. held() returns how many
+    // of the layers [first, end) it holds, and room() the memory that a span of these layers can
+    // take without any other expert that is assigned giving way. lend() makes the worker compute
+    // with the experts in a buffer of the span, and frees their slots, whose memory counts as the
+    // span's from then on. Before the buffers of a load are destroyed, end_lending() makes the
+    // worker go on without them; `is_readable`: the experts can still be copied from there.
+    std::function<std::uint32_t(std::uint32_t first_layer, std::uint32_t end_layer)> held;
+    std::function<std::uint64_t(std::uint32_t first_layer, std::uint32_t end_layer)> room;
+    std::function<Status(const LentUnits& units)> lend;
+    std::function<void(std::uint64_t load, bool is_readable)> end_lending;
     std::function<void()> changed;  // called when layers() changes
     // Called when the GPU is lost or out of memory. The handler destroys the host.
     std::function<void(const gpu::Loss& loss)> lost;

@@ -8,9 +8,24 @@
 #include <vector>
 
 #include "protocol/messages.h"
+#include "web-worker/gpu/device.h"
 #include "web-worker/held_blob.h"
 
 namespace moex {
+
+// Experts of one layer in a buffer that a span owns, one blob behind the other.
+//   first {5, 16}, num_units 8: the experts 16 to 23 of layer 5
+struct LentUnits {
+    std::uint64_t owner = 0;  // number of the load of the span
+    Unit first;
+    std::uint32_t num_units = 0;
+    gpu::BufferId buffer;
+
+    bool contains(Unit unit) const {
+        return unit.layer == first.layer && unit.expert >= first.expert &&
+               unit.expert - first.expert < num_units;
+    }
+};
 
 class UnitStore {
   public:
@@ -43,6 +58,18 @@ class UnitStore {
     // Returns true while the copy of `unit` is in flight. A group that uses `unit` is computed
     // after the copy.
     virtual bool in_flight([[maybe_unused]] Unit unit) const { return false; }
+    // From this call on the store computes with these experts in the buffer of a span, so that they
+    // take memory once: experts that have a slot give it back, and those that come later take none.
+    // Returns the number of slots that became free. Only a store on a GPU does so.
+    virtual std::uint32_t lend([[maybe_unused]] const LentUnits& units) { return 0; }
+    // Returns true if the unit needs no slot, because a span has it.
+    virtual bool is_lent([[maybe_unused]] Unit unit) const { return false; }
+    // Called before `owner` frees its buffers. Copies the experts that the store uses there to free
+    // slots, if the buffers are still readable. Returns the others, which are dropped.
+    virtual std::vector<Unit> end_lending([[maybe_unused]] std::uint64_t owner,
+                                          [[maybe_unused]] bool is_readable) {
+        return {};
+    }
     virtual void drop(Unit unit) = 0;
     virtual bool holds(Unit unit) const = 0;
     virtual std::uint32_t num_units() const = 0;

@@ -56,7 +56,8 @@ void WorkerCoreState::send_hello() {
         hello.device.store_bytes = options.keep_bytes;
     }
     if (offers_spans()) {
-        for (const char* cap : {span_cap, span2_cap, span3_cap}) hello.caps.push_back(cap);
+        for (const char* cap : {span_cap, span2_cap, span3_cap, span_once_cap})
+            hello.caps.push_back(cap);
         hello.span_kv_bytes = spans_bytes() / span_kv_share;
         hello.span_bytes = spans_bytes() - hello.span_kv_bytes;
     }

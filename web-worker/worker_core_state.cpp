@@ -79,6 +79,10 @@ void WorkerCoreState::settle() {
     if (!model->runner_ready) return report.enter(WorkerPhase::warming);
     const bool complete = model->loader.complete();
     if (!complete) model->warm = false;
+    // An expert in the memory of a span adds its bytes to the budget as long as it is assigned.
+    if (model->span_bytes > 0 && model->hub_takes(budget_cap) &&
+        reported_bytes != model->cache.bytes_max())
+        send_budget({});
 
     if (!complete && model->cache.num_units() == 0) return report.enter(WorkerPhase::downloading);
 
@@ -160,19 +164,58 @@ std::uint64_t WorkerCoreState::spans_bytes() const {
 void WorkerCoreState::open_spans() {
     if (model->spans) return model->spans->begin_connection();
     if (!offers_spans() || !model->hub_takes(span_cap)) return;
-    model->spans = options.make_spans({.platform = platform,
-                                       .hub = hub,
-                                       .device = *keeper.compute()->gpu(),
-                                       .welcome = model->welcome,
-                                       .bytes_max = spans_bytes(),
-                                       .reserve =
-                                           [this](std::uint64_t bytes) {
-                                               if (model &&
-                                                   std::exchange(model->span_bytes, bytes) != bytes)
-                                                   resize();
-                                           },
-                                       .changed = [this] { report.changed(); },
-                                       .lost = [this](const gpu::Loss& loss) { lost(loss); }});
+    model->spans = options.make_spans(
+        {.platform = platform,
+         .hub = hub,
+         .device = *keeper.compute()->gpu(),
+         .welcome = model->welcome,
+         .bytes_max = spans_bytes(),
+         .reserve =
+             [this](std::uint64_t bytes) {
+                 if (model && std::exchange(model->span_bytes, bytes) != bytes) resize();
+             },
+         .held = [this](std::uint32_t first, std::uint32_t end) { return num_held(first, end); },
+         .room =
+             [this](std::uint32_t first, std::uint32_t end) {
+                 const std::uint64_t all = weights_bytes(report.status.budget_bytes),
+                                     others = model->loader.num_assigned_outside(first, end) *
+                                              model->welcome.expert_blob_bytes;
+                 return all - std::min(all, others);
+             },
+         .lend = [this](const LentUnits& units) { return lend(units); },
+         .end_lending = [this](std::uint64_t load,
+                               bool is_readable) { end_lending(load, is_readable); },
+         .changed = [this] { report.changed(); },
+         .lost = [this](const gpu::Loss& loss) { lost(loss); }});
+}
+
+std::uint32_t WorkerCoreState::num_held(std::uint32_t first_layer, std::uint32_t end_layer) const {
+    const std::vector<Unit> units = model->store.units();
+    return static_cast<std::uint32_t>(std::count_if(
+        units.begin(), units.end(),
+        [&](const Unit& unit) { return unit.layer >= first_layer && unit.layer < end_layer; }));
+}
+
+std::uint64_t WorkerCoreState::bytes_for_slots() const {
+    const std::uint64_t bytes = weights_bytes(report.status.budget_bytes);
+    return bytes - std::min(model->span_bytes, bytes);
+}
+
+Status WorkerCoreState::lend(const LentUnits& units) {
+    model->lent_by = units.owner;
+    const std::uint64_t num_freed = model->store.lend(units);
+    model->span_bytes += num_freed * model->welcome.expert_blob_bytes;
+    MOEX_TRY(model->store.resize(bytes_for_slots()));
+    return model->runner_ready ? model->runner.prepare() : Status{};
+}
+
+void WorkerCoreState::end_lending(std::uint64_t load, bool is_readable) {
+    if (load == model->lent_by) model->span_bytes = 0;
+    Status status = model->store.resize(bytes_for_slots());
+    const std::vector<Unit> released = model->loader.end_lending(load, is_readable);
+    if (status.ok() && model->runner_ready) status = model->runner.prepare();
+    if (!status.ok()) return lost(gpu::loss_of(status.error()));
+    if (!released.empty()) send_budget(released);
 }
 
 void WorkerCoreState::test_form() {
@@ -225,8 +268,7 @@ void WorkerCoreState::no_room_for(const std::vector<Unit>& units) {
 
 void WorkerCoreState::resize() {
     const std::uint64_t limit_bytes = report.status.budget_bytes;
-    const auto dropped = model->loader.resize(
-        weights_bytes(limit_bytes) - std::min(model->span_bytes, weights_bytes(limit_bytes)));
+    const auto dropped = model->loader.resize(bytes_for_slots());
     if (!dropped.ok()) return lost(gpu::loss_of(dropped.error()));
     if (!has_slots()) return fail(no_room());
 

@@ -50,6 +50,7 @@ struct WorkerModel {
     // before the other parts.
     std::unique_ptr<SpanHost> spans;
     std::uint64_t span_bytes = 0;  // memory that is kept free of experts for a span
+    std::uint64_t lent_by = 0;     // the newest load of a span whose buffers the store uses
     bool runner_ready = false;
     // True if all planned experts are held: from then on rounds create no buffer.
     bool warm = false;
@@ -117,6 +118,12 @@ struct WorkerCoreState {
     std::uint64_t spans_bytes() const;
     // Makes the part for spans where the hub has the capability.
     void open_spans();
+    // ---- The following functions let experts use the memory of a span (SpanContext::lend).
+    std::uint32_t num_held(std::uint32_t first_layer, std::uint32_t end_layer) const;
+    std::uint64_t bytes_for_slots() const;
+    Status lend(const LentUnits& units);
+    // The memory of the span is free soon. Experts that have no other place take it already.
+    void end_lending(std::uint64_t load, bool is_readable);
     // The device was tested with plain experts when it was opened. If this model has experts of
     // another form, their known answers are computed before the first call.
     void test_form();

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <set>
 
+#include "tests/support/posted_loop.h"
 #include "tests/web-worker/stage.h"
 #include "web-worker/expert_store.h"
 #include "web-worker/gpu/vulkan/vulkan_device.h"
@@ -319,6 +320,111 @@ TEST(ExpertStoreTest, ExpertsOfALayerShareAnArena) {
     EXPECT_EQ(arenas_of_layers(256 * 48), one_each);
     EXPECT_EQ(arenas_of_layers(256 * 21), one_each) << "two layers per arena";
     EXPECT_EQ(arenas_of_layers(256 * 8), one_each);
+}
+
+// A store of eight slots with the experts 0 to 3 of the layers 5 and 6, and a span's buffer with
+// those of layer 5.
+class LentUnitsTest : public testing::Test {
+  protected:
+    static constexpr std::uint64_t blob_bytes = 256;
+    LentUnitsTest() {
+        for (std::uint16_t i = 0; i < 8; ++i)
+            EXPECT_TRUE(store_.put(unit(i), Bytes(blob_bytes, static_cast<std::byte>(i))).ok());
+        for (std::uint16_t i = 0; i < 4; ++i)
+            device_->write_buffer(span_, i * blob_bytes,
+                                  Bytes(blob_bytes, static_cast<std::byte>(i)));
+    }
+    ~LentUnitsTest() override { device_->destroy_buffer(span_); }
+    static Unit unit(std::uint16_t i) {
+        return {static_cast<std::uint16_t>(5 + i / 4), static_cast<std::uint16_t>(i % 4)};
+    }
+    std::uint64_t bytes_of_device() const { return device_->counters().buffer_bytes; }
+    // Returns the first byte of the blob in the unit's place.
+    std::uint8_t content(Unit of) {
+        const ExpertSlot slot = *store_.find(of);
+        const gpu::BufferId out = device_->create_buffer(4, gpu::BufferUsage::readback, "").value();
+        gpu::Command copy{.kind = gpu::Command::Kind::copy};
+        copy.source = store_.arenas().at(slot.arena);
+        copy.source_offset_bytes = slot.blob_word * 4;
+        copy.target = out;
+        copy.size_bytes = 4;
+        device_->submit({&copy, 1});
+        bool finished = false;
+        std::uint8_t first = 255;
+        device_->read_buffer(out, 4, [&](Result<ByteView> bytes) {
+            finished = true;
+            if (bytes.ok()) first = std::to_integer<std::uint8_t>(bytes->front());
+        });
+        if (!finished) loop_.run_until(finished);
+        device_->destroy_buffer(out);
+        return first;
+    }
+    void expect_right_contents() {
+        for (const Unit& one : store_.units())
+            EXPECT_EQ(content(one), 4 * (one.layer - 5) + one.expert);
+    }
+
+    test::PostedLoop loop_;
+    std::unique_ptr<gpu::Device> device_ = gpu::open_vulkan_device({}, loop_.poster()).value();
+    ExpertStore store_{*device_, blob_bytes, 8 * blob_bytes, {.layer_units = 4}};
+    gpu::BufferId span_ =
+        device_->create_buffer(4 * blob_bytes, gpu::BufferUsage::storage, "span").value();
+    LentUnits lent_{.owner = 1, .first = {5, 0}, .num_units = 4, .buffer = span_};
+};
+
+TEST_F(LentUnitsTest, ExpertsOfASpanTakeMemoryOnce) {
+    const std::uint64_t before = bytes_of_device();
+    EXPECT_EQ(store_.lend(lent_), 4u);
+    ASSERT_TRUE(store_.resize(4 * blob_bytes).ok());
+    EXPECT_EQ(bytes_of_device(), before - 4 * blob_bytes);
+    EXPECT_EQ(store_.slots_max(), 8u);
+    EXPECT_EQ(store_.bytes_max(), 8 * blob_bytes);
+    EXPECT_EQ(store_.num_units(), 8u);
+    expect_right_contents();
+
+    // An expert that is released and assigned again takes no slot either.
+    store_.drop(unit(2));
+    EXPECT_EQ(store_.slots_max(), 7u);
+    EXPECT_EQ(store_.put(Unit{7, 0}, Bytes(blob_bytes)).error().code, ErrorCode::no_space);
+    EXPECT_TRUE(store_.put(unit(2), Bytes(blob_bytes)).ok());
+    EXPECT_EQ(store_.slots_max(), 8u);
+    // Experts that take slots are the first to go.
+    const std::vector<Unit> order = store_.units_from_the_end();
+    for (std::size_t i = 0; i < 8; ++i) EXPECT_EQ(order[i].layer, i < 4 ? 6 : 5) << i;
+}
+
+TEST_F(LentUnitsTest, ExpertsMoveToSlotsBeforeTheSpanEnds) {
+    store_.lend(lent_);
+    ASSERT_TRUE(store_.resize(4 * blob_bytes).ok());
+    ASSERT_TRUE(store_.resize(7 * blob_bytes).ok());
+    EXPECT_EQ(store_.end_lending(1, true), std::vector{unit(3)}) << "there are seven slots";
+    EXPECT_EQ(store_.num_units(), 7u);
+    EXPECT_EQ(store_.slots_max(), 7u);
+    expect_right_contents();
+    for (const gpu::BufferId arena : store_.arenas()) EXPECT_NE(arena.value, span_.value);
+}
+
+TEST_F(LentUnitsTest, ExpertsOfALostSpanAreDropped) {
+    store_.lend(lent_);
+    EXPECT_EQ(store_.end_lending(1, false).size(), 4u);
+    EXPECT_EQ(store_.num_units(), 4u);
+    EXPECT_EQ(store_.slots_max(), 8u);
+    expect_right_contents();
+}
+
+// The next span is loaded while the earlier one computes its last step.
+TEST_F(LentUnitsTest, LaterSpanTakesTheExpertsOver) {
+    store_.lend(lent_);
+    const gpu::BufferId next =
+        device_->create_buffer(4 * blob_bytes, gpu::BufferUsage::storage, "next").value();
+    for (std::uint16_t i = 0; i < 4; ++i)
+        device_->write_buffer(next, i * blob_bytes, Bytes(blob_bytes, static_cast<std::byte>(i)));
+    EXPECT_EQ(store_.lend({.owner = 2, .first = {5, 0}, .num_units = 4, .buffer = next}), 0u);
+    EXPECT_TRUE(store_.end_lending(1, true).empty());
+    EXPECT_EQ(store_.num_units(), 8u);
+    expect_right_contents();
+    EXPECT_EQ(store_.end_lending(2, false).size(), 4u);
+    device_->destroy_buffer(next);
 }
 
 TEST(ExpertStoreTest, LargeLayerUsesAsFewArenasAsPossible) {

@@ -405,6 +405,8 @@ class MemoryBuilder {
                                                     static_cast<std::uint32_t>(size_bytes / 4)}));
             arena.place = place;
             layer.arenas.push_back(arena);
+            if (model_.is_moe(index))
+                MOEX_TRY(source_.placed({index, first, arena.num_experts, arena.buffer}));
         }
         return model_.is_moe(index) && model_.shared_size > 0 ? make_shared(index) : Status{};
     }

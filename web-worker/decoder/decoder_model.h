@@ -12,6 +12,7 @@
 #include "protocol/result.h"
 #include "protocol/rope.h"
 #include "protocol/tensor_format.h"
+#include "web-worker/gpu/device.h"
 
 namespace moex {
 
@@ -177,6 +178,12 @@ struct WeightPart {
     std::uint32_t first_row = 0, num_rows = 0;
 };
 
+// The routed experts [first_expert, first_expert + num_experts) of a layer, in one buffer.
+struct ExpertArena {
+    std::uint32_t layer = 0, first_expert = 0, num_experts = 0;
+    gpu::BufferId buffer;
+};
+
 // Provides the bytes of weights for the upload.
 class WeightSource {
   public:
@@ -188,6 +195,9 @@ class WeightSource {
     // Returns false for a part that read() cannot give yet. Only the parts named `ffn` may be
     // absent; GpuDecoder::load_layer() reads them later.
     virtual bool is_here([[maybe_unused]] const WeightPart& part) const { return true; }
+    // Routed experts of a layer have their place on the GPU, one blob behind the other. The buffer
+    // exists as long as the decoder. An error ends the load.
+    virtual Status placed([[maybe_unused]] const ExpertArena& arena) { return {}; }
 };
 
 }  // namespace moex

@@ -103,14 +103,14 @@ std::vector<Unit> SlotCache::units_from_the_end() const {
 }
 
 Status SlotCache::keep(Unit unit, const Sha256& hash, ByteView blob) {
-    if (!holds(unit) && num_units() >= capacity())
+    if (!holds(unit) && num_units() >= capacity() && !store_.is_lent(unit))
         return Error{ErrorCode::no_space, text("all of ", capacity(), " experts are held")};
 
     ++num_changes_;
     Entry& entry = entries_[unit];
     entry.hash = hash;
     change(unit, entry, ExpertEvent::keep);
-    if (has_free_slot() && !has_slot(entry.state)) {
+    if ((has_free_slot() || store_.is_lent(unit)) && !has_slot(entry.state)) {
         MOEX_TRY(store_.put(unit, blob));
         MOEX_TRY(placed(unit, entry, ExpertEvent::put));
     }
@@ -134,6 +134,12 @@ Status SlotCache::resize(std::uint64_t budget_bytes) {
     for (const Unit& unit : store_.units_from_the_end())
         if (store_.num_units() > slots) drop(unit, entries_.at(unit));
     return store_.resize(budget_bytes);
+}
+
+std::vector<Unit> SlotCache::end_lending(std::uint64_t owner, bool is_readable) {
+    const std::vector<Unit> lost = store_.end_lending(owner, is_readable);
+    for (const Unit unit : lost) forget(unit);
+    return lost;
 }
 
 UnitTier SlotCache::tier_of(Unit unit) const {

@@ -199,6 +199,8 @@ class SlotCache {
     // Changes the budget for slots. Requires that capacity_for(budget_bytes) is at least
     // num_units().
     Status resize(std::uint64_t budget_bytes);
+    // Does UnitStore::end_lending(). Returns the experts that are not held any more.
+    std::vector<Unit> end_lending(std::uint64_t owner, bool is_readable);
     // Reports that the caller has called Platform::cancel_fetches(). A group that waits for experts
     // gets `cancelled`.
     void fetches_cancelled();

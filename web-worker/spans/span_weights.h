@@ -2,6 +2,7 @@
 // and of their experts, while the GPU's decoder loads them.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <vector>
 
@@ -20,13 +21,19 @@ class SpanWeights : public WeightSource {
     DecoderModel model(std::uint32_t context_tokens) const;
     const std::vector<SpanLayer>& layers() const { return layers_; }
     void add_expert(std::uint32_t index, std::uint32_t expert, Bytes blob);
+    // Sets the function that placed() calls. The layers of the arenas count from the span's first.
+    void on_placed(std::function<Status(const ExpertArena&)> placed) {
+        placed_ = std::move(placed);
+    }
 
     Status read(const WeightPart& part, const Append& append) override;
+    Status placed(const ExpertArena& arena) override { return placed_ ? placed_(arena) : Status{}; }
 
   private:
     std::vector<Bytes> blobs_;
     std::vector<SpanLayer> layers_;  // borrow from blobs_
     std::map<std::pair<std::uint32_t, std::uint32_t>, Bytes> experts_;
+    std::function<Status(const ExpertArena&)> placed_;
 };
 
 }  // namespace moex

@@ -101,7 +101,9 @@ class SpanWorker : public SpanHost {
                              wanted_->first_layer == message.first_layer &&
                              wanted_->context_tokens == message.context_tokens &&
                              wanted_->kv_bytes_max == message.kv_bytes_max;
+        const auto alive = life_.watch();
         if (!is_held) drop();
+        if (!alive.alive()) return;
         wanted_ = std::move(message);
         is_assigned_ = true;
         if (is_held) return report_ready();
@@ -115,14 +117,17 @@ class SpanWorker : public SpanHost {
         is_assigned_ = false;
         weights_.reset();
         layer_blobs_.clear();
-        const bool held = decoder_ != nullptr;
+        const bool had_memory = std::exchange(needed_bytes_, 0) > 0;
         is_reported_ = false;
         context_.changed();
         // The callback of the step in flight belongs to the decoder, which lives until then.
-        if (std::exchange(is_computing_, false)) dropped_.push_back(std::move(decoder_));
+        if (std::exchange(is_computing_, false))
+            dropped_.push_back({std::move(decoder_), decoder_load_});
+        const auto alive = life_.watch();
+        if (decoder_) context_.end_lending(decoder_load_, true);
+        if (!alive.alive()) return;
         decoder_.reset();
-        needed_bytes_ = 0;
-        if (held && dropped_.empty()) context_.reserve(0);
+        if (had_memory && dropped_.empty()) context_.reserve(0);
     }
 
     // Gives the span up: it cannot be held.
@@ -196,19 +201,25 @@ class SpanWorker : public SpanHost {
     void load() {
         const DecoderModel model = weights_->model(wanted_->context_tokens);
         GpuDecoderOptions options{.rows_max = step_rows, .kv_kind = KvKind::f16};
-        if (SpanDecoder::rows_of_a_frame(model) == 0 || !choose_room(model, options))
-            return refuse();
-        const DecoderSizes sizes = GpuDecoder::sizes_of(context_.device.adapter(), model, options);
-        const std::uint64_t needed = DecoderMemory::needs_of(model, sizes).all();
-        if (needed > context_.bytes_max) return refuse();
+        if (SpanDecoder::rows_of_a_frame(model) == 0) return refuse();
+        const std::uint64_t needed = choose_sizes(model, options);
+        if (needed == 0 || needed > context_.bytes_max) return refuse();
 
-        const auto alive = life_.watch();
-        context_.reserve(needed);
-        if (!alive.alive()) return;
+        if (!reserve_beside_held(needed)) return;
         needed_bytes_ = needed;
+        weights_->on_placed([this](const ExpertArena& arena) {
+            return context_.lend(
+                {.owner = load_,
+                 .first = {.layer = static_cast<std::uint16_t>(wanted_->first_layer + arena.layer),
+                           .expert = static_cast<std::uint16_t>(arena.first_expert)},
+                 .num_units = arena.num_experts,
+                 .buffer = arena.buffer});
+        });
         GpuDecoder::create(
             context_.device, model, options, *weights_,
             [this, life = life_.watch(), load = load_](Result<std::unique_ptr<GpuDecoder>> made) {
+                if (!life.alive()) return;
+                if (!made.ok() || load != load_) context_.end_lending(load, made.ok());
                 if (!life.alive() || load != load_) return;
                 weights_.reset();
                 if (!made.ok()) return failed(made.error());
@@ -216,10 +227,43 @@ class SpanWorker : public SpanHost {
             });
     }
 
+    // Reserves the memory of the span without that of the experts which the worker holds: these
+    // move from their slots to the span while it is loaded. Returns false if this object is
+    // destroyed.
+    bool reserve_beside_held(std::uint64_t needed) {
+        const std::uint32_t first = wanted_->first_layer,
+                            end = first + static_cast<std::uint32_t>(wanted_->layers.size());
+        const auto alive = life_.watch();
+        // A reservation may make the worker release some of these experts.
+        for (std::uint64_t held = context_.held(first, end), before = held + 1; held < before;) {
+            context_.reserve(needed - held * context_.welcome.expert_blob_bytes);
+            if (!alive.alive()) return false;
+            before = std::exchange(held, context_.held(first, end));
+        }
+        return true;
+    }
+
+    // Chooses the sizes of the span: with the most memory for keys and values with which no expert
+    // of another layer has to give way; and with what the hub allows, if there is no such size.
+    // Returns the memory that the span needs; 0: it has no room for keys and values, or states.
+    std::uint64_t choose_sizes(const DecoderModel& model, GpuDecoderOptions& options) {
+        const std::uint64_t room = context_.room(wanted_->first_layer,
+                                                 wanted_->first_layer + model.num_layers);
+        const auto needs = [&](std::uint64_t kv_bytes) -> std::uint64_t {
+            if (!choose_room(model, kv_bytes, options)) return 0;
+            const auto sizes = GpuDecoder::sizes_of(context_.device.adapter(), model, options);
+            return DecoderMemory::needs_of(model, sizes).all();
+        };
+        std::uint64_t kv_bytes = wanted_->kv_bytes_max, needed = needs(kv_bytes);
+        while (needed > room) needed = needs(kv_bytes = kv_bytes / 8 * 7);
+        return needed > 0 ? needed : needs(wanted_->kv_bytes_max);
+    }
+
     // Chooses the number of pages, and of places for recurrent states. Returns false if there is no
     // room for either.
-    bool choose_room(const DecoderModel& model, GpuDecoderOptions& options) {
-        std::uint64_t kv_bytes = wanted_->kv_bytes_max, num_recurrent = 0;
+    bool choose_room(const DecoderModel& model, std::uint64_t kv_bytes,
+                     GpuDecoderOptions& options) {
+        std::uint64_t num_recurrent = 0;
         for (std::uint32_t layer = 0; layer < model.num_layers; ++layer)
             num_recurrent += model.is_delta(layer) ? 1 : 0;
         const std::uint64_t binding_bytes = context_.device.adapter().max_binding_bytes;
@@ -254,6 +298,10 @@ class SpanWorker : public SpanHost {
     void loaded(std::unique_ptr<GpuDecoder> made) {
         decoder_ = std::make_unique<SpanDecoder>(std::move(made), wanted_->context_tokens,
                                                  sequences_max_);
+        decoder_load_ = load_;
+        const auto alive = life_.watch();
+        context_.reserve(needed_bytes_);
+        if (!alive.alive()) return;
         is_computing_ = true;
         decoder_->measure([this] { return context_.platform.now_ms(); },
                           [this, life = life_.watch(), owner = decoder_.get()](auto measured) {
@@ -280,10 +328,15 @@ class SpanWorker : public SpanHost {
 
     // Ends a computation of `owner`. Returns false if its span was dropped meanwhile.
     bool computed(const SpanDecoder* owner) {
-        const auto dropped = std::find_if(dropped_.begin(), dropped_.end(),
-                                          [&](const auto& one) { return one.get() == owner; });
+        const auto dropped = std::find_if(
+            dropped_.begin(), dropped_.end(),
+            [&](const Dropped& one) { return one.decoder.get() == owner; });
         if (dropped != dropped_.end()) {
+            const Dropped last = std::move(*dropped);
             dropped_.erase(dropped);
+            const auto alive = life_.watch();
+            context_.end_lending(last.load, true);
+            if (!alive.alive()) return false;
             if (needed_bytes_ == 0 && dropped_.empty()) context_.reserve(0);
             return false;
         }
@@ -334,6 +387,12 @@ class SpanWorker : public SpanHost {
         });
     }
 
+    // A span that computes its last step.
+    struct Dropped {
+        std::unique_ptr<SpanDecoder> decoder;
+        std::uint64_t load = 0;
+    };
+
     SpanContext context_;
     std::optional<SpanAssign> wanted_;  // the newest SPAN_ASSIGN
     bool is_assigned_ = false;          // `wanted_` was assigned on this connection
@@ -343,8 +402,9 @@ class SpanWorker : public SpanHost {
     std::vector<Bytes> layer_blobs_;
     std::unique_ptr<SpanWeights> weights_;
     std::unique_ptr<SpanDecoder> decoder_;
-    std::vector<std::unique_ptr<SpanDecoder>> dropped_;  // each computes its last step
-    std::uint64_t needed_bytes_ = 0;                     // memory that is reserved for the span
+    std::uint64_t decoder_load_ = 0;  // the load that made it
+    std::vector<Dropped> dropped_;
+    std::uint64_t needed_bytes_ = 0;   // memory that is reserved for the span
     std::uint32_t sequences_max_ = 0;  // with recurrent states; 0: the span has none
     std::array<std::uint32_t, 3> layer_us_{};
     bool is_computing_ = false;  // the GPU computes a step

@@ -36,7 +36,8 @@ void SwarmSpans::on_hello(Worker& worker, const Hello& hello) {
     rooms_[worker.id] = {
         .bytes = static_cast<std::uint64_t>(planned_share * static_cast<double>(hello.span_bytes)),
         .kv_bytes = hello.span_kv_bytes,
-        .layers_max = span_layers_max};
+        .layers_max = span_layers_max,
+        .takes_once = lists(span_once_cap)};
 }
 
 bool SwarmSpans::is_spannable(std::uint32_t layer) const {
@@ -50,26 +51,40 @@ std::uint64_t SwarmSpans::layer_bytes(std::uint32_t layer) const {
     return options_.limits.num_experts * options_.expert_blob_bytes + (blob ? blob->size_bytes : 0);
 }
 
+void SwarmSpans::add_layer(Sizes& sizes, const Room& room, std::uint32_t layer) const {
+    const std::uint64_t bytes = layer_bytes(layer),
+                        kept = room.kept.empty() ? 0
+                                                 : room.kept[layer] * options_.expert_blob_bytes,
+                        state_bytes = sizeof(float) * options_.spans.state_floats;
+    sizes.weights += bytes;
+    sizes.beside += bytes - kept;
+    if (options_.spans.is_delta(layer)) {
+        sizes.kv_min += states_min * 3 * state_bytes;
+        sizes.states += state_bytes;
+    } else {
+        sizes.kv_min += pages_min * page_tokens * span_kv_bytes(1, 1, options_.spans.kv_size);
+    }
+}
+
 // Returns how many consecutive layers from `first` on fit into the memory of a worker.
 std::uint32_t SwarmSpans::layers_that_fit(const Room& room, std::uint32_t first) const {
-    const std::uint64_t kv_layer_bytes = pages_min * page_tokens *
-                                         span_kv_bytes(1, 1, options_.spans.kv_size),
-                        state_layer_bytes = states_min * 3 * sizeof(float) *
-                                            options_.spans.state_floats;
-    std::uint64_t bytes = 0, kv_bytes = 0, state_bytes = 0;
+    Sizes sizes;
     std::uint32_t count = 0;
     while (count < room.layers_max && is_spannable(first + count)) {
-        bytes += layer_bytes(first + count);
-        kv_bytes += options_.spans.is_delta(first + count) ? state_layer_bytes : kv_layer_bytes;
-        state_bytes += options_.spans.is_delta(first + count)
-                           ? sizeof(float) * options_.spans.state_floats
-                           : 0;
-        if (bytes > room.bytes || kv_bytes > room.kv_bytes ||
-            state_bytes > options_.spans.state_bytes_at_once)
+        add_layer(sizes, room, first + count);
+        const std::uint64_t kv_bytes = std::max(sizes.kv_min, room.kv_set_aside);
+        if (sizes.weights > room.bytes || sizes.kv_min > room.kv_bytes || kv_bytes > room.left ||
+            sizes.beside > room.left - kv_bytes ||
+            sizes.states > options_.spans.state_bytes_at_once)
             break;
         ++count;
     }
     return count;
+}
+
+// Returns the memory for keys and values of a span that fits.
+std::uint64_t SwarmSpans::kv_bytes_of(const Room& room, const Sizes& sizes) {
+    return std::min(room.kv_bytes, room.left - sizes.beside);
 }
 
 std::vector<std::uint32_t> SwarmSpans::holders_of_layers() const {
@@ -142,19 +157,32 @@ bool SwarmSpans::leaves_room_for_experts(std::uint64_t bytes) const {
 }
 
 // Returns the room for a span. Where the hub computes no experts itself, that is what the worker's
-// experts leave that no other worker has ready: they would have no holder for a while.
+// experts leave that no other worker has ready: they would have no holder for a while. Of these
+// experts, those of the span's own layers take no memory beside it.
 SwarmSpans::Room SwarmSpans::room_of(const Worker& worker) const {
     Room room = rooms_.at(worker.id);
     if (options_.local_fallback) return room;
-    const std::uint64_t num_spare = swarm_.placement.directory().held_elsewhere(worker).size(),
-                        num_kept = worker.num_planned() -
-                                   std::min<std::uint64_t>(worker.num_planned(), num_spare),
-                        taken = num_kept * options_.expert_blob_bytes + room.kv_bytes;
+    const std::vector<std::uint32_t> spare = swarm_.placement.directory().held_elsewhere(worker);
+    add_kept(room, worker, spare);
+    const std::uint64_t num_kept = worker.num_planned() -
+                                   std::min<std::uint64_t>(worker.num_planned(), spare.size()),
+                        taken = num_kept * options_.expert_blob_bytes;
     std::uint64_t budget = worker.device.budget_bytes;
     for (const auto& [id, held] : held_)
         if (held.worker == worker.id && held.is_in_budget) budget += held.bytes;
-    room.bytes = std::min(room.bytes, budget - std::min(budget, taken));
+    room.left = budget - std::min(budget, taken);
+    room.kv_set_aside = room.kv_bytes;
     return room;
+}
+
+// Counts the experts of each layer that the worker holds and that are not `spare`.
+void SwarmSpans::add_kept(Room& room, const Worker& worker, Units spare) const {
+    if (!room.takes_once) return;
+    room.kept.resize(options_.limits.num_layers);
+    for (std::uint32_t unit = 0; unit < worker.units.size(); ++unit)
+        if (worker.has(unit, UnitHolder::ready) &&
+            !std::binary_search(spare.begin(), spare.end(), unit))
+            ++room.kept[swarm_.placement.wire_unit(unit).layer];
 }
 
 bool SwarmSpans::computes_layers(WorkerId worker) const {
@@ -249,19 +277,29 @@ void SwarmSpans::consider(EventContext& context, Worker& worker) {
         !gives_way(context, worker))
         return;
 
-    const Room room = room_of(worker);
-    const auto [first, end] = choose(room);
+    Room room = room_of(worker);
+    auto [first, end] = choose(room);
+    if (first == end && room.kv_set_aside > 0) {
+        // Little memory is left: few keys and values are better than none of the layers.
+        room.kv_set_aside = 0;
+        std::tie(first, end) = choose(room);
+    }
     if (first == end) return;
+    if (options_.local_fallback) add_kept(room, worker, {});
+    Sizes sizes;
+    for (std::uint32_t layer = first; layer < end; ++layer) add_layer(sizes, room, layer);
+    const std::uint64_t kv_bytes = kv_bytes_of(room, sizes);
     SpanAssign assign{.span = ++last_span_,
                       .first_layer = first,
                       .end_layer = end,
                       .context_tokens = options_.spans.context_tokens,
-                      .kv_bytes_max = room.kv_bytes};
-    Held held{.worker = worker.id, .first_layer = first, .end_layer = end, .bytes = room.kv_bytes};
-    for (std::uint32_t layer = first; layer < end; ++layer) {
+                      .kv_bytes_max = kv_bytes};
+    for (std::uint32_t layer = first; layer < end; ++layer)
         assign.layers.push_back(*options_.spans.layer_of(layer));
-        held.bytes += layer_bytes(layer);
-    }
+    Held held{.worker = worker.id,
+              .first_layer = first,
+              .end_layer = end,
+              .bytes = sizes.beside + kv_bytes};
     if (!leaves_room_for_experts(held.bytes)) return;
     held_[assign.span] = std::move(held);
     // The worker releases the experts that others hold before it loads the span.

@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -73,7 +74,18 @@ class SwarmSpans : public SwarmPart {
     struct Room {
         std::uint64_t bytes = 0, kv_bytes = 0;
         std::uint32_t layers_max = 0;  // halved when the worker cannot hold what it was assigned
+        bool takes_once = false;       // experts of the span that it holds take memory once
+        // What room_of() adds: the memory that the worker's experts leave, what of it is set aside
+        // for keys and values, and for each layer the experts that it keeps beside the span.
+        std::uint64_t left = ~std::uint64_t{0}, kv_set_aside = 0;
+        std::vector<std::uint32_t> kept;
     };
+    // What a span of some layers takes of a worker's memory, beside experts that it keeps.
+    struct Sizes {
+        std::uint64_t weights = 0, beside = 0, kv_min = 0, states = 0;
+    };
+    void add_layer(Sizes& sizes, const Room& room, std::uint32_t layer) const;
+    static std::uint64_t kv_bytes_of(const Room& room, const Sizes& sizes);
     std::uint64_t layer_bytes(std::uint32_t layer) const;
     bool is_spannable(std::uint32_t layer) const;
     std::uint32_t layers_that_fit(const Room& room, std::uint32_t first) const;
@@ -81,7 +93,9 @@ class SwarmSpans : public SwarmPart {
     std::vector<std::uint32_t> holders_of_layers() const;
     Range layers_without_holder(const Room& room) const;
     Range choose(const Room& room) const;
+    using Units = std::span<const std::uint32_t>;
     Room room_of(const Worker& worker) const;
+    void add_kept(Room& room, const Worker& worker, Units spare) const;
     bool gives_way(EventContext& context, Worker& worker);
     bool leaves_room_for_experts(std::uint64_t bytes) const;
     bool all_experts_are_ready() const;

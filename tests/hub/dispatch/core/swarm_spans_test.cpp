@@ -54,6 +54,7 @@ class SwarmSpansTest : public testing::Test {
         // The hub plans with four fifths of it.
         hello.span_bytes = (layers * layer_bytes * 5 + 3) / 4;
         hello.span_kv_bytes = kv_bytes_;
+        if (std::count(caps.begin(), caps.end(), span_once_cap) > 0) take_once_.insert(id);
         core_->on_frame(now_, id, encode_hello(hello), actions_);
         perform();
         return id;
@@ -119,7 +120,13 @@ class SwarmSpansTest : public testing::Test {
         if (assign.layers.size() > layers_max_)
             return reply(encode_span_ready({.span = assign.span}));
         held_[id] = assign;
-        const std::uint64_t bytes = assign.layers.size() * layer_bytes + kv_bytes_;
+        std::uint64_t bytes = assign.layers.size() * layer_bytes + assign.kv_bytes_max;
+        if (take_once_.contains(id))
+            bytes -= blob_bytes *
+                     std::count_if(units_[id].begin(), units_[id].end(), [&](const Unit& unit) {
+                         const Range range = *layers_of(id);
+                         return unit.layer >= range.first && unit.layer < range.second;
+                     });
         Budget budget{.budget_bytes = budget_bytes_ - std::min(budget_bytes_, bytes)};
         for (std::vector<Unit>& units = units_[id]; units.size() * blob_bytes > budget.budget_bytes;
              units.pop_back())
@@ -142,6 +149,7 @@ class SwarmSpansTest : public testing::Test {
     std::size_t layers_max_ = num_layers;
     bool loads_ = true;                             // whether workers load spans
     std::set<WorkerId> calls_;                      // workers that were sent calls of experts
+    std::set<WorkerId> take_once_;                  // workers with span_once
     WorkerId mute_ = 0;                             // answers no heartbeat
     std::map<WorkerId, std::uint32_t> heartbeats_;  // the newest one of each worker
 };
@@ -198,6 +206,31 @@ TEST_F(SwarmSpansTest, HubWithoutExpertsGivesSpansTheRoomThatExpertsLeave) {
     EXPECT_EQ(units_[first].size(), num_layers * num_experts);
     EXPECT_LE(units_[second].size() * blob_bytes, budget_bytes_ - kv_bytes_ - 5 * layer_bytes);
     EXPECT_EQ(num_released_[second], 14u);
+}
+
+// The memory beside all experts has room for what two layers have beside their experts: the blob of
+// the layer, and four pages of keys and values.
+TEST_F(SwarmSpansTest, ExpertsThatTheHolderHasAreCountedOnce) {
+    options_.local_fallback = false;
+    const std::uint64_t kv_layer_bytes = 4 * 128 * span_kv_bytes(1, 1, kv_size);
+    budget_bytes_ = num_layers * num_experts * blob_bytes + 2 * (layer_blob_bytes + kv_layer_bytes);
+    kv_bytes_ = 10 * kv_layer_bytes;
+    const WorkerId once = join(7, "once", {span_cap, span_once_cap});
+    wait();
+    EXPECT_EQ(layers_of(once), Range(2, 4));
+    EXPECT_EQ(held_.at(once).kv_bytes_max, 2 * kv_layer_bytes);
+    EXPECT_EQ(units_[once].size(), num_layers * num_experts);
+    EXPECT_EQ(num_released_[once], 0u);
+
+    // A worker that holds these experts a second time in the span has room for one layer.
+    core_.emplace(options_);
+    held_.clear();
+    units_.clear();
+    take_once_.clear();
+    const WorkerId twice = join(7, "twice");
+    wait();
+    EXPECT_EQ(layers_of(twice), Range(2, 3));
+    EXPECT_EQ(units_[twice].size(), num_layers * num_experts);
 }
 
 TEST_F(SwarmSpansTest, WorkerWhoseMemoryIsFullOfLayersIsActive) {
