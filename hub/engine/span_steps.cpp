@@ -49,10 +49,8 @@ void SpanSteps::with_batch(std::span<const SequenceRow> rows, bool may_leave,
                  if (!read_kv_of(stored, first_layer, end_layer, out).ok())
                      std::fill(out.begin(), out.end(), std::byte{0});
              },
-         .read_state =
-             [&](std::size_t index, std::uint32_t layer) {
-                 return delta_net_->state_before_step(*firsts[index], layer);
-             }});
+         .read_state = [&](std::size_t index,
+                           std::uint32_t layer) { return state_of(*firsts[index], layer); }});
 }
 
 // Waits for the answer of a round. If it fails, another holder of the same layers is asked once.
@@ -84,14 +82,35 @@ void SpanSteps::read_kv(const SequenceRow& row, std::uint32_t layer, std::uint32
 // Copies the keys and values of rows, for those of the layers that have them.
 Status SpanSteps::read_kv_of(std::span<const SequenceRow> rows, std::uint32_t first_layer,
                              std::uint32_t end_layer, std::span<std::byte> out) const {
-    if (store_ != nullptr) return store_->read(rows, first_layer, end_layer, out);
-    std::byte* to = out.data();
-    for (std::uint32_t layer = first_layer; layer < end_layer; ++layer)
-        for (std::size_t i = 0; config_.has_keys(layer) && i < rows.size(); ++i) {
-            read_kv(rows[i], layer, rows[i].position, to);
-            to += kept_bytes(layer);
-        }
+    std::size_t at = 0;
+    for (std::uint32_t layer = first_layer; layer < end_layer;) {
+        const std::uint32_t end = end_of_keys(layer, end_layer);
+        const std::size_t bytes = (end - layer) * rows.size() * kept_bytes(layer);
+        if (store_ != nullptr && layer < end)
+            MOEX_TRY(store_->read(rows, layer, end, out.subspan(at, bytes)));
+        for (std::byte* to = out.data() + at; store_ == nullptr && layer < end; ++layer)
+            for (const SequenceRow& row : rows) {
+                read_kv(row, layer, row.position, to);
+                to += kept_bytes(layer);
+            }
+        at += bytes;
+        layer = end + 1;
+    }
     return {};
+}
+
+// Returns the end of the layers from `layer` on that have keys.
+std::uint32_t SpanSteps::end_of_keys(std::uint32_t layer, std::uint32_t end) const {
+    while (layer < end && config_.has_keys(layer)) ++layer;
+    return layer;
+}
+
+std::vector<float> SpanSteps::state_of(const SequenceRow& row, std::uint32_t layer) const {
+    if (store_ == nullptr) return delta_net_->state_before_step(row, layer);
+    auto state = store_->state_before_step(row, layer);
+    // A device that is lost here is lost for the rest of the step, too.
+    const RecurrentShape shape = RecurrentShape::of(config_);
+    return state.ok() ? *std::move(state) : std::vector<float>(shape.snapshot_floats_of_layer());
 }
 
 // Returns what the layers of a span that were computed here keep of the rows of a micro-batch.
@@ -104,8 +123,7 @@ Result<Bytes> SpanSteps::kept_here(Part& part, const PlannedSpan& span,
             kv.insert(kv.end(), kept.begin(), kept.end());
             continue;
         }
-        std::uint32_t end = layer;
-        while (end < span.end_layer && config_.has_keys(end)) ++end;
+        const std::uint32_t end = end_of_keys(layer, span.end_layer);
         const std::size_t at = kv.size();
         kv.resize(at + (end - layer) * rows.size() * kept_bytes(layer));
         MOEX_TRY(read_kv_of(rows, layer, end, std::span(kv).subspan(at)));
@@ -119,15 +137,18 @@ Result<Bytes> SpanSteps::kept_here(Part& part, const PlannedSpan& span,
 std::size_t SpanSteps::kept_bytes(std::uint32_t layer) const {
     const std::size_t values = config_.has_keys(layer)
                                    ? 2 * std::size_t{config_.num_kv_heads} * config_.head_dim
-                                   : delta_net_->kept_values();
+                                   : kept_values_;
     return values * sizeof(half);
 }
 
-void SpanSteps::computed_delta_rule(std::size_t part, std::uint32_t layer) {
-    if (plan_.empty()) return;
+bool SpanSteps::wants_kept(std::size_t part, std::uint32_t layer) const {
+    if (plan_.empty()) return false;
     const PlannedSpan* const span = parts_[part].span;
-    if (span != nullptr && span->use == SpanUse::check && layer < span->end_layer)
-        delta_net_->append_kept(parts_[part].kept[layer]);
+    return span != nullptr && span->use == SpanUse::check && layer < span->end_layer;
+}
+
+void SpanSteps::computed_delta_rule(std::size_t part, std::uint32_t layer) {
+    if (wants_kept(part, layer)) delta_net_->append_kept(parts_[part].kept[layer]);
 }
 
 const PlannedSpan* SpanSteps::span_from(std::uint32_t layer) const {
@@ -183,26 +204,43 @@ bool SpanSteps::ends(std::size_t part, std::uint32_t layer) const {
     return !plan_.empty() && parts_[part].round && parts_[part].span->end_layer == layer;
 }
 
-Status SpanSteps::store(const SpanResult& answer, const PlannedSpan& span,
+// Stores what the layers of a span keep of the rows of a micro-batch.
+Status SpanSteps::store(std::size_t part, const SpanResult& answer, const PlannedSpan& span,
                         std::span<const SequenceRow> rows) const {
-    if (store_ != nullptr) return store_->write(rows, span.first_layer, span.end_layer, answer.kv);
-    const std::size_t size = std::size_t{config_.num_kv_heads} * config_.head_dim;
-    std::vector<float> k(size), v(size);
-    const std::byte* from = answer.kv.data();
-    for (std::uint32_t layer = span.first_layer; layer < span.end_layer; ++layer) {
-        if (!config_.has_keys(layer)) {
-            const std::size_t bytes = rows.size() * kept_bytes(layer);
-            delta_net_->take_kept(rows, layer, {from, bytes});
-            from += bytes;
+    ByteView left = answer.kv;
+    const auto take = [&](std::size_t bytes) {
+        return std::exchange(left, left.subspan(bytes)).first(bytes);
+    };
+    for (std::uint32_t layer = span.first_layer; layer < span.end_layer;) {
+        const std::size_t layer_bytes = rows.size() * kept_bytes(layer);
+        if (const std::uint32_t end = end_of_keys(layer, span.end_layer); layer < end) {
+            MOEX_TRY(store_kv(rows, layer, end, take((end - layer) * layer_bytes)));
+            layer = end;
             continue;
         }
+        const ByteView kept = take(layer_bytes);
+        if (store_ != nullptr)
+            MOEX_TRY(store_->take_kept(part, rows, layer, kept));
+        else
+            delta_net_->take_kept(rows, layer, kept);
+        ++layer;
+    }
+    return {};
+}
+
+Status SpanSteps::store_kv(std::span<const SequenceRow> rows, std::uint32_t first_layer,
+                           std::uint32_t end_layer, ByteView kv) const {
+    if (store_ != nullptr) return store_->write(rows, first_layer, end_layer, kv);
+    const std::size_t size = std::size_t{config_.num_kv_heads} * config_.head_dim;
+    std::vector<float> k(size), v(size);
+    const std::byte* from = kv.data();
+    for (std::uint32_t layer = first_layer; layer < end_layer; ++layer)
         for (const SequenceRow& row : rows) {
             floats_of_halves(from, size, k.data());
             floats_of_halves(from + size * sizeof(half), size, v.data());
             row.kv->store(layer, row.position, k, v);
             from += 2 * size * sizeof(half);
         }
-    }
     return {};
 }
 
@@ -247,7 +285,7 @@ Result<std::optional<SpanSteps::Layers>> SpanSteps::come_back(
     }
 
     std::copy(answer->x.begin(), answer->x.end(), x.begin());
-    MOEX_TRY(store(*answer, span, rows));
+    MOEX_TRY(store(part, *answer, span, rows));
     count(*answer, span, rows.size(), result, first_row);
     const bool is_last = std::none_of(parts_.begin(), parts_.end(),
                                       [](const Part& one) { return one.round != nullptr; });

@@ -29,16 +29,24 @@ class SpanKvStore {
                         std::uint32_t end_layer, std::span<std::byte> out) = 0;
     virtual Status write(std::span<const SequenceRow> rows, std::uint32_t first_layer,
                          std::uint32_t end_layer, ByteView kv) = 0;
+    // For a layer with a gated delta rule, as DecoderDeltaNet has them: the state of a sequence
+    // before the current step; and moving the states on, with what the layer keeps of the rows of a
+    // micro-batch.
+    virtual Result<std::vector<float>> state_before_step(const SequenceRow& row,
+                                                         std::uint32_t layer) = 0;
+    virtual Status take_kept(std::size_t part, std::span<const SequenceRow> rows,
+                             std::uint32_t layer, ByteView kept) = 0;
 };
 
 class SpanSteps {
   public:
     // `store` outlives this object; null: the KvCache of the rows stores keys and values.
     // `delta_net` computes the gated delta rules of the same decoder, and outlives this object;
-    // null for a device whose models have none.
+    // null for a device with a store.
     explicit SpanSteps(const ModelConfig& config, SpanKvStore* store = nullptr,
                        DecoderDeltaNet* delta_net = nullptr)
         : config_(config),
+          kept_values_(RecurrentShape::of(config).kept_values()),
           store_(store),
           delta_net_(delta_net) {}
     // `backend` outlives this object; null: no spans.
@@ -65,8 +73,12 @@ class SpanSteps {
     // Returns true while the rows of a micro-batch are away at this layer.
     bool is_away(std::size_t part, std::uint32_t layer) const;
     // Called when a gated delta rule of a micro-batch was computed here: a check needs what the
-    // layer keeps of its rows.
+    // layer keeps of its rows. A device with a store asks wants_kept(), and calls keep().
     void computed_delta_rule(std::size_t part, std::uint32_t layer);
+    bool wants_kept(std::size_t part, std::uint32_t layer) const;
+    void keep(std::size_t part, std::uint32_t layer, Bytes kept) {
+        parts_[part].kept[layer] = std::move(kept);
+    }
     // Returns true if the rows of a micro-batch were sent to a worker and a span ends before this
     // layer.
     bool ends(std::size_t part, std::uint32_t layer) const;
@@ -107,12 +119,17 @@ class SpanSteps {
                       std::uint32_t end_layer, std::span<std::byte> out) const;
     Result<Bytes> kept_here(Part& part, const PlannedSpan& span,
                             std::span<const SequenceRow> rows) const;
-    Status store(const SpanResult& answer, const PlannedSpan& span,
+    std::uint32_t end_of_keys(std::uint32_t layer, std::uint32_t end) const;
+    std::vector<float> state_of(const SequenceRow& row, std::uint32_t layer) const;
+    Status store(std::size_t part, const SpanResult& answer, const PlannedSpan& span,
                  std::span<const SequenceRow> rows) const;
+    Status store_kv(std::span<const SequenceRow> rows, std::uint32_t first_layer,
+                    std::uint32_t end_layer, ByteView kv) const;
     void count(const SpanResult& answer, const PlannedSpan& span, std::size_t num_rows,
                StepResult& result, std::size_t first_row) const;
 
     const ModelConfig& config_;
+    const std::size_t kept_values_;  // of a row in a layer with a gated delta rule
     SpanKvStore* const store_;
     DecoderDeltaNet* const delta_net_;
     SpanBackend* backend_ = nullptr;

@@ -83,14 +83,19 @@ async function answer(hub, prompt, max_tokens = 24) {
 }
 
 // A model with gated delta rules in six of its eight layers. Both workers hold the layers 2 to 6 whole, behind 20 ms;
-// the hub has experts of the other layers only, and states of its own that move on with what the workers return.
-test("two native workers hold the layers of a hybrid whole", { timeout: 280_000 }, async (t) => {
+// the hub has experts of the other layers only, and states of its own, on its cores or on the first Vulkan device, that
+// move on with what the workers return.
+for (const on of [[], ["--gpu", "0"]])
+  test(["two native workers hold the layers of a hybrid whole", ...on].join(" "), { timeout: 280_000 },
+    (t) => hybrid(t, on));
+
+async function hybrid(t, on) {
   const folder = mkdtempSync(join(tmpdir(), "moex-span-hybrid-"));
   t.after(() => rmSync(folder, { recursive: true, force: true }));
   const model = join(folder, "hybrid");
   const made = await run(hub_program, ["synth", "--shape", "tiny-hybrid", model]);
   assert.equal(made.code, 0, made.stderr);
-  const options = exact.slice(0, exact.indexOf("--local-fallback"));
+  const options = [...exact.slice(0, exact.indexOf("--local-fallback")), ...on];
   const alone = await Hub.start(["--model", model, ...options, "--backend", "local"]);
   t.after(() => alone.remove());
   // Prompts in which no two experts have nearly the same score, so that f16 rows choose the same ones.
@@ -149,4 +154,4 @@ test("two native workers hold the layers of a hybrid whole", { timeout: 280_000 
   console.log(`${last.trips} trips, ${last.states} states sent, ${last.checks} checks, difference `
     + `${last.difference_max.toFixed(4)}, ${last.late} late, ${last.failed} lost`);
   assert.ok(last.lies === 0 && last.wrong === 0, JSON.stringify(last));
-});
+}

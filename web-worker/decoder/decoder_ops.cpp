@@ -421,12 +421,11 @@ void DecoderOps::add_kv_copies(gpu::BufferId rows, gpu::BufferId page_table,
         const gpu::Binding kept = {memory_.span_kv,
                                    DecoderMemory::span_kv_at(model_, index, sizes_.rows)};
         if (model_.is_delta(index)) {
-            if (model_.is_span)
-                layers_[index].delta_kept = add("delta_kept",
-                                                {{"channels", model_.delta_channels()},
-                                                 {"value_heads", model_.delta_value_heads},
-                                                 {"input_stride", model_.mixer_rows(index)}},
-                                                {{memory_.qkv}, {memory_.delta_gates}, kept});
+            layers_[index].delta_kept = add("delta_kept",
+                                            {{"channels", model_.delta_channels()},
+                                             {"value_heads", model_.delta_value_heads},
+                                             {"input_stride", model_.mixer_rows(index)}},
+                                            {{memory_.qkv}, {memory_.delta_gates}, kept});
             continue;
         }
         const auto add_copy = [&](const char* kernel) {

@@ -71,6 +71,14 @@ class DecoderOps {
     // In a span: appends the last addition to the residual stream. Where others may compute layers
     // whole: appends the addition before layer `index`, unless the rows have it already.
     void append_end_of_span(std::vector<gpu::Command>& commands, std::uint32_t num_rows) const;
+    // For a layer with a gated delta rule: what it keeps of the rows that it has just computed, to
+    // `span_kv`; and its convolution and recurrence alone, whose inputs are in the buffers.
+    void append_kept(std::vector<gpu::Command>& commands, std::uint32_t index,
+                     std::uint32_t num_rows) const;
+    void append_recurrence(std::vector<gpu::Command>& commands, std::uint32_t index,
+                           std::uint32_t num_runs) const {
+        append_recurrence(commands, layers_[index], num_runs);
+    }
     void append_addition(std::vector<gpu::Command>& commands, std::uint32_t index,
                          std::uint32_t num_rows, bool is_whole) const;
     // Append the copies of keys and values of the layers [first_layer, end_layer) between the cache
@@ -105,7 +113,7 @@ class DecoderOps {
                  *kv_gather = nullptr, *kv_scatter = nullptr, *gate_attended = nullptr;
         // of a gated delta rule, in place of rope and attention
         const Op *delta_conv = nullptr, *delta_rule = nullptr, *delta_gate = nullptr,
-                 *delta_kept = nullptr;  // of a span
+                 *delta_kept = nullptr;  // where rows pass between spans
         Product qkv, o, router, dense_down, output_gate, delta_gates;
         std::vector<Product> gate_up, down;  // one product per arena of experts
     };
@@ -166,6 +174,8 @@ class DecoderOps {
                     std::uint32_t num_rows) const;
     void append_input_norm(std::vector<gpu::Command>& commands, const Layer& layer,
                            std::uint32_t num_rows, bool is_whole) const;
+    void append_recurrence(std::vector<gpu::Command>& commands, const Layer& layer,
+                           std::uint32_t num_runs) const;
     void append_delta_rule(std::vector<gpu::Command>& commands, const Layer& layer,
                            std::uint32_t num_rows, std::uint32_t num_runs, bool is_whole) const;
     void append_kv_copies(std::vector<gpu::Command>& commands, const Op* Layer::*copy,

@@ -68,17 +68,16 @@ void DecoderOps::append_attention_end(std::vector<gpu::Command>& commands, std::
     append_ffn(commands, index, num_rows);
 }
 
-void DecoderOps::append_delta_rule(std::vector<gpu::Command>& commands, const Layer& layer,
-                                   std::uint32_t num_rows, std::uint32_t num_runs,
-                                   bool is_whole) const {
-    append_input_norm(commands, layer, num_rows, is_whole);
-    append(commands, layer.qkv, num_rows);
-    append(commands, layer.delta_gates, num_rows, true);
-    if (layer.delta_kept != nullptr)
-        append(commands, *layer.delta_kept,
-               ceil_div(model_.delta_channels() / 2 + model_.delta_value_heads,
-                        kernels::delta_kept::threads),
-               num_rows);
+void DecoderOps::append_kept(std::vector<gpu::Command>& commands, std::uint32_t index,
+                             std::uint32_t num_rows) const {
+    append(commands, *layers_[index].delta_kept,
+           ceil_div(model_.delta_channels() / 2 + model_.delta_value_heads,
+                    kernels::delta_kept::threads),
+           num_rows);
+}
+
+void DecoderOps::append_recurrence(std::vector<gpu::Command>& commands, const Layer& layer,
+                                   std::uint32_t num_runs) const {
     append(commands, *layer.delta_conv,
            ceil_div(model_.delta_channels(), kernels::delta_conv::threads), num_runs);
     // Columns of a head's matrix for each workgroup.
@@ -86,6 +85,17 @@ void DecoderOps::append_delta_rule(std::vector<gpu::Command>& commands, const La
                                   ceil_div(model_.delta_key_dim, kernels::delta_rule::key_rows);
     append(commands, *layer.delta_rule, model_.delta_value_heads,
            ceil_div(model_.delta_value_dim, columns), num_runs);
+}
+
+void DecoderOps::append_delta_rule(std::vector<gpu::Command>& commands, const Layer& layer,
+                                   std::uint32_t num_rows, std::uint32_t num_runs,
+                                   bool is_whole) const {
+    append_input_norm(commands, layer, num_rows, is_whole);
+    append(commands, layer.qkv, num_rows);
+    append(commands, layer.delta_gates, num_rows, true);
+    if (model_.is_span)
+        append_kept(commands, static_cast<std::uint32_t>(&layer - layers_.data()), num_rows);
+    append_recurrence(commands, layer, num_runs);
     append(commands, *layer.delta_gate, model_.delta_value_heads, num_rows);
     append(commands, layer.o, num_rows);
     append(commands, *layer.post_attention_norm, 1, num_rows);

@@ -174,9 +174,13 @@ Status GpuDecoder::make_readbacks() {
         likeliest_readback_ = likeliest;
     }
     if (sizes_.sends_layers) {
-        MOEX_ASSIGN(kv, device_.create_buffer(
-                            DecoderMemory::span_kv_at(model_, model_.num_layers, sizes_.rows),
-                            gpu::BufferUsage::readback, "keys and values readback"));
+        const std::uint64_t kv_bytes = DecoderMemory::span_kv_at(model_, model_.num_layers,
+                                                                 sizes_.rows),
+                            state_bytes = model_.has_delta() ? DecoderMemory::state_bytes(model_)
+                                                             : 0;
+        MOEX_ASSIGN(
+            kv, device_.create_buffer(std::max(kv_bytes, state_bytes), gpu::BufferUsage::readback,
+                                      "keys and values readback"));
         kv_readback_ = kv;
     }
     if (sizes_.reads_rows || sizes_.sends_layers) {
@@ -459,10 +463,11 @@ void GpuDecoder::write_only_run(const DeltaRun* run, std::uint32_t num_rows) {
 
 // Gives each run its place among the rows of all runs. The kernels do not check the numbers.
 void GpuDecoder::write_runs(std::span<const DeltaRun> runs, std::uint32_t lane) {
-    runs_.assign(runs.begin(), runs.end());
+    std::vector<DeltaRun>& mine = lanes_[lane].runs;
+    mine.assign(runs.begin(), runs.end());
     const auto is_slot = [&](std::uint32_t slot) { return slot < sizes_.state_slots; };
     std::uint32_t at = 0, num_rows = 0;
-    for (DeltaRun& run : runs_) {
+    for (DeltaRun& run : mine) {
         const bool stores = (run.store_after[0] == 0 || is_slot(run.to_slots[0])) &&
                             (run.store_after[1] == 0 || is_slot(run.to_slots[1]));
         MOEX_CHECK(stores && (run.from_slot == DeltaRun::no_slot || is_slot(run.from_slot)) &&
@@ -473,10 +478,10 @@ void GpuDecoder::write_runs(std::span<const DeltaRun> runs, std::uint32_t lane) 
         at += run.num_replayed + run.num_rows;
         num_rows += run.num_rows;
     }
-    MOEX_CHECK(num_rows == lanes_[lane].rows && runs_.size() <= sizes_.journals,
-               text(runs_.size(), " runs have ", num_rows, " of ", lanes_[lane].rows, " rows"));
-    lanes_[lane].num_runs = static_cast<std::uint32_t>(runs_.size());
-    device_.write_buffer(memory_->lanes[lane].runs, 0, std::as_bytes(std::span(runs_)));
+    MOEX_CHECK(num_rows == lanes_[lane].rows && mine.size() <= sizes_.journals,
+               text(mine.size(), " runs have ", num_rows, " of ", lanes_[lane].rows, " rows"));
+    lanes_[lane].num_runs = static_cast<std::uint32_t>(mine.size());
+    device_.write_buffer(memory_->lanes[lane].runs, 0, std::as_bytes(std::span(mine)));
 }
 
 std::uint32_t GpuDecoder::advance_to(std::uint32_t end_layer, std::uint32_t lane) {

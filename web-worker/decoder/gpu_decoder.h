@@ -228,6 +228,16 @@ class GpuDecoder {
                       std::function<void(Result<ByteView>)> done);
     void write_kv_rows(const DecoderBatch& rows, std::uint32_t first_layer, std::uint32_t end_layer,
                        ByteView kv);
+    // The same for a layer with a gated delta rule. read_kept() reads what the layer keeps of the
+    // rows of a lane, f16 [rows, channels + 2 * value_heads], right after advance_to() has returned
+    // the layer. take_kept() moves the states on as the layer does for rows of which this is kept,
+    // by the runs of the lane's batch. read_state() reads the state before the rows of a run of the
+    // lane's batch, as write_state() has it; it uses the last slot, which no run may name.
+    void read_kept(std::uint32_t layer, std::uint32_t lane,
+                   std::function<void(Result<ByteView>)> done);
+    void take_kept(std::uint32_t layer, std::uint32_t lane, std::span<const float> kept);
+    void read_state(std::uint32_t layer, std::uint32_t lane, std::size_t run,
+                    std::function<void(Result<std::span<const float>>)> done);
     // These three move the rows of all layers. With window_slots they move those of layers with a
     // window (`is_window`), or of the others. kv_rows.h converts the rows of a page. `rows` has
     // kv_rows_of_page() bytes.
@@ -292,6 +302,7 @@ class GpuDecoder {
         // State of a batch, between start() and its last layer.
         std::uint32_t rows = 0, pages = 0, num_logits = 0, num_likeliest = 0, next_layer = 0;
         std::uint32_t num_runs = 1;
+        std::vector<DeltaRun> runs;
         bool reads_rows = false;
         bool is_whole = false;  // the rows have the output of the layer before next_layer
     };
@@ -331,7 +342,6 @@ class GpuDecoder {
     mutable std::vector<gpu::Command> greedy_;
     mutable std::uint32_t greedy_pages_ = 0;
     std::vector<StepRow> rows_;
-    std::vector<DeltaRun> runs_;
     LifeGuard life_;
 };
 

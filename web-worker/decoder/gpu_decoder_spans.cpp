@@ -155,4 +155,78 @@ void GpuDecoder::write_kv_rows(const DecoderBatch& batch, std::uint32_t first_la
     commands_.clear();
 }
 
+void GpuDecoder::read_kept(std::uint32_t layer, std::uint32_t lane,
+                           std::function<void(Result<ByteView>)> done) {
+    const std::uint32_t num_rows = lanes_[lane].rows;
+    const std::uint64_t bytes = DecoderMemory::span_kv_layer_bytes(model_, layer, num_rows);
+    commands_.clear();
+    ops().append_kept(commands_, layer, num_rows);
+    commands_.push_back(copy_command(memory_->span_kv,
+                                     DecoderMemory::span_kv_at(model_, layer, sizes_.rows),
+                                     kv_readback_, 0, bytes));
+    device_.submit(commands_);
+    commands_.clear();
+    device_.read_buffer(kv_readback_, bytes,
+                        [done = std::move(done), life = life_.watch()](Result<ByteView> kept) {
+                            if (life.alive()) done(std::move(kept));
+                        });
+}
+
+void GpuDecoder::take_kept(std::uint32_t layer, std::uint32_t lane, std::span<const float> kept) {
+    const Lane& mine = lanes_[lane];
+    const std::size_t channels = model_.delta_channels(), stride = model_.mixer_rows(layer),
+                      gates = 2 * std::size_t{model_.delta_value_heads};
+    MOEX_CHECK(sizes_.sends_layers && model_.is_delta(layer) &&
+                   kept.size() == mine.rows * (channels + gates),
+               text(kept.size(), " values that layer ", layer, " keeps of ", mine.rows, " rows"));
+    std::vector<float> inputs(mine.rows * stride), of_gates(mine.rows * gates);
+    for (std::size_t row = 0; row < mine.rows; ++row) {
+        const auto from = kept.subspan(row * (channels + gates), channels + gates);
+        std::copy_n(from.begin(), channels, &inputs[row * stride]);
+        std::copy_n(&from[channels], gates, &of_gates[row * gates]);
+    }
+    device_.write_buffer(memory_->qkv, 0, std::as_bytes(std::span(inputs)));
+    device_.write_buffer(memory_->delta_gates, 0, std::as_bytes(std::span(of_gates)));
+    commands_.clear();
+    mine.ops->append_recurrence(commands_, layer, mine.num_runs);
+    device_.submit(commands_);
+    commands_.clear();
+}
+
+void GpuDecoder::read_state(std::uint32_t layer, std::uint32_t lane, std::size_t run,
+                            std::function<void(Result<std::span<const float>>)> done) {
+    const Lane& mine = lanes_[lane];
+    DeltaRun before = mine.runs[run];
+    const std::uint64_t all = DecoderMemory::state_bytes(model_),
+                        s_bytes = sizeof(float) * model_.delta_state_size();
+    std::uint32_t slot = before.from_slot;
+    MOEX_CHECK(slot != DeltaRun::no_slot || before.num_replayed > 0, "a text without a state");
+    commands_.clear();
+    if (before.num_replayed > 0) {
+        // Compute the state behind the replayed rows.
+        slot = sizes_.state_slots - 1;
+        before.to_slots[0] = slot;
+        before.store_after[0] = before.num_replayed;
+        before.store_after[1] = before.num_rows = before.mixed_at = before.keeps_rows = 0;
+        device_.write_buffer(memory_->lanes[lane].runs, 0, std::as_bytes(std::span(&before, 1)));
+        mine.ops->append_recurrence(commands_, layer, 1);
+    }
+    const DecoderMemory::Layer& memory = memory_->layers[layer];
+    commands_.push_back(copy_command(memory.state, slot * s_bytes, kv_readback_, 0, s_bytes));
+    commands_.push_back(
+        copy_command(memory.columns, slot * (all - s_bytes), kv_readback_, s_bytes, all - s_bytes));
+    commands_.back().same_stage = true;
+    device_.submit(commands_);
+    commands_.clear();
+    if (before.num_replayed > 0)
+        device_.write_buffer(memory_->lanes[lane].runs, 0, std::as_bytes(std::span(mine.runs)));
+    device_.read_buffer(kv_readback_, all,
+                        [done = std::move(done), life = life_.watch()](Result<ByteView> bytes) {
+                            if (!life.alive()) return;
+                            if (!bytes.ok()) return done(bytes.error());
+                            done(std::span(reinterpret_cast<const float*>(bytes->data()),
+                                           bytes->size() / sizeof(float)));
+                        });
+}
+
 }  // namespace moex

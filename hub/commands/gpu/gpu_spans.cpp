@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "protocol/half_rows.h"
+
 namespace moex {
 namespace {
 
@@ -46,14 +48,21 @@ void add_provenance(const StepResult& mine, std::span<const std::uint32_t> order
 
 }  // namespace
 
-void GpuSpans::begin(std::span<const std::span<const SequenceRow>> parts, bool may_leave) {
+void GpuSpans::begin(std::span<const Rows> parts, bool may_leave) {
     parts_.clear();
+    first_runs_.clear();
     if (!steps_.is_on() || !decoder_->sends_layers()) return;
     entered_ = 0;
     std::vector<SequenceRow> all;
-    for (const std::span<const SequenceRow> rows : parts) {
+    for (const auto& [rows, runs] : parts) {
+        const auto lane = static_cast<std::uint32_t>(parts_.size());
         Part& part = parts_.emplace_back();
         part.order = by_sequence(rows);
+        const KvCache::Sequence* last = nullptr;
+        for (std::size_t i = 0, run = 0; i < rows.size() && run < runs.size(); ++i) {
+            const KvCache::Sequence* const kv = rows[part.order[i]].kv;
+            if (std::exchange(last, kv) != kv) first_runs_.try_emplace(kv, lane, run++);
+        }
         part.rows = in_order(rows, part.order);
         part.x.resize(rows.size() * config_.hidden_size);
         all.insert(all.end(), rows.begin(), rows.end());
@@ -120,6 +129,58 @@ Result<std::optional<SpanSteps::Layers>> GpuSpans::end_span(std::size_t part, st
     MOEX_ASSIGN(missing, steps_.come_back(part, layer, mine.rows, mine.x, added, 0, stop));
     add_provenance(added, mine.order, index, result);
     return missing;
+}
+
+Status GpuSpans::computed(std::size_t part, std::uint32_t layer) {
+    if (parts_.empty() || config_.has_keys(layer) || !steps_.wants_kept(part, layer)) return {};
+    const Part& mine = parts_[part];
+    Bytes kept;
+    bool finished = false;
+    Status was_read;
+    const auto take = [&](Result<ByteView> bytes) {
+        finished = true;
+        if (!bytes.ok()) {
+            was_read = bytes.error();
+            return;
+        }
+        const std::size_t row_bytes = bytes->size() / mine.order.size();
+        for (const std::uint32_t row : mine.order) {
+            const ByteView one = bytes->subspan(row * row_bytes, row_bytes);
+            kept.insert(kept.end(), one.begin(), one.end());
+        }
+    };
+    decoder_->read_kept(layer, static_cast<std::uint32_t>(part), take);
+    loop_.run_until(finished, device_);
+    MOEX_TRY(was_read);
+    steps_.keep(part, layer, std::move(kept));
+    return {};
+}
+
+Result<std::vector<float>> GpuSpans::state_before_step(const SequenceRow& row,
+                                                       std::uint32_t layer) {
+    const auto [lane, run] = first_runs_.at(row.kv);
+    bool finished = false;
+    Result<std::vector<float>> state = std::vector<float>{};
+    decoder_->read_state(layer, lane, run, [&](Result<std::span<const float>> floats) {
+        finished = true;
+        if (floats.ok())
+            state->assign(floats->begin(), floats->end());
+        else
+            state = floats.error();
+    });
+    loop_.run_until(finished, device_);
+    return state;
+}
+
+Status GpuSpans::take_kept(std::size_t part, std::span<const SequenceRow> rows, std::uint32_t layer,
+                           ByteView kept) {
+    const std::size_t row_bytes = kept.size() / rows.size(), size = row_bytes / sizeof(half);
+    std::vector<float> in_order(rows.size() * size);
+    for (std::size_t i = 0; i < rows.size(); ++i)
+        floats_of_halves(kept.data() + i * row_bytes, size,
+                         &in_order[parts_[part].order[i] * size]);
+    decoder_->take_kept(layer, static_cast<std::uint32_t>(part), in_order);
+    return {};
 }
 
 // Reads the residual stream of a part, and puts its rows into the order of sequences.

@@ -163,8 +163,7 @@ class VulkanSteps : public GpuSteps {
         if (!decoder_) return Error{ErrorCode::device_lost, "no GPU came back"};
         MOEX_TRY(reserve(batch));
         package_->require_unchanged();
-        may_leave_ = slots_.sequences_max == 0 &&
-                     std::ranges::none_of(batch,
+        may_leave_ = std::ranges::none_of(batch,
                                           [](const StepRows& one) { return one.stays_here; });
         for (const StepRows& one : batch)
             one.kv->begin_step(static_cast<std::uint32_t>(one.tokens.size()));
@@ -207,13 +206,14 @@ class VulkanSteps : public GpuSteps {
                                                      adapter.max_buffer_bytes);
         const std::uint64_t bindable = binding_bytes / page_layer_bytes;
         const std::uint64_t there = bytes_there();
-        GpuDecoderOptions decoder{.rows_max = options.step_rows_max,
-                                  .reads_rows = true,
-                                  .sends_layers = options.uses_spans && !options.holds_experts,
-                                  .lanes = num_lanes(),
-                                  .state_slots = slots_.num_slots(),
-                                  .journals = slots_.sequences_max,
-                                  .kv_kind = kv_kind};
+        GpuDecoderOptions decoder{
+            .rows_max = options.step_rows_max,
+            .reads_rows = true,
+            .sends_layers = options.uses_spans && !options.holds_experts,
+            .lanes = num_lanes(),
+            .state_slots = slots_.sequences_max > 0 ? slots_.num_slots() + slots_to_send() : 0,
+            .journals = slots_.sequences_max,
+            .kv_kind = kv_kind};
         const auto needs_with = [&](std::uint64_t pages) {
             decoder.pages = static_cast<std::uint32_t>(pages);
             decoder.window_slots = slots_with(pages, model);
@@ -243,6 +243,11 @@ class VulkanSteps : public GpuSteps {
             static_cast<double>(device_->adapter().memory_bytes) * memory_share_max);
         const std::uint64_t most = options_.memory_bytes_max;
         return there > 0 && most > 0 ? std::min(there, most) : std::max(there, most);
+    }
+
+    // A state that is sent to a worker is computed in a slot of its own.
+    std::uint32_t slots_to_send() const {
+        return options_.uses_spans && !options_.holds_experts ? 1 : 0;
     }
 
     static std::uint64_t num_kv_layers(const DecoderModel& model) {
@@ -283,7 +288,7 @@ class VulkanSteps : public GpuSteps {
         const std::uint64_t bindable = std::min(adapter.max_binding_bytes,
                                                 adapter.max_buffer_bytes) /
                                        DecoderMemory::state_bytes(model);
-        const std::uint64_t others = slots.num_slots() - slots.copies_max;
+        const std::uint64_t others = slots.num_slots() - slots.copies_max + slots_to_send();
         slots.copies_max = static_cast<std::uint32_t>(
             std::min<std::uint64_t>(slots.copies_max, bindable > others ? bindable - others : 0));
         return slots;
@@ -427,8 +432,8 @@ class VulkanSteps : public GpuSteps {
     }
 
     void begin_spans(std::span<const Part> parts) {
-        std::vector<std::span<const SequenceRow>> rows;
-        for (const Part& part : parts) rows.push_back(part.sequence_rows);
+        std::vector<GpuSpans::Rows> rows;
+        for (const Part& part : parts) rows.push_back({part.sequence_rows, part.runs});
         spans_.begin(rows, may_leave_);
     }
 
@@ -578,6 +583,7 @@ class VulkanSteps : public GpuSteps {
     Status ask_experts(Part& part, ExpertBackend& experts, const std::stop_token& stop) {
         if (stop.stop_requested())
             return Error{ErrorCode::cancelled, text("the step was stopped at layer ", part.layer)};
+        MOEX_TRY(spans_.computed(part.lane, part.layer));
         MOEX_TRY(read_routed(part));
         trace_layer(part);
         part.y.resize(part.x.size());

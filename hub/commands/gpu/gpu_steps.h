@@ -79,9 +79,8 @@ class GpuSteps : public StepDevice {
     // (`GpuStepsOptions::cores`).
     virtual void foresee_with(ExpertForesight* foresight) = 0;
     // Sets the workers that compute consecutive layers whole (hub/engine/span_backend.h), if
-    // GpuStepsOptions::uses_spans is set and another backend computes the experts. A model with
-    // recurrent states has no spans here. `spans` outlives this object; null: none. The caller
-    // itself sets the spans of the CPU cores.
+    // GpuStepsOptions::uses_spans is set and another backend computes the experts. `spans` outlives
+    // this object; null: none. The caller itself sets the spans of the CPU cores.
     virtual void use_spans(SpanBackend* spans) = 0;
 };
 

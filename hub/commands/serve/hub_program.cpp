@@ -194,7 +194,7 @@ Status HubProgram::open_gpu() {
     options.state_bytes_max = settings_.model.state_bytes_max;
     options.keeps_states = settings_.model.caches_prefixes;
     options.stay_awake = wanted.stays_awake && !options.holds_experts;
-    options.uses_spans = why_no_spans(true).empty();
+    options.uses_spans = why_no_spans().empty();
     ProgressBar bar("to the GPU", false);
     options.progress = [&](std::uint64_t done, std::uint64_t all) { bar.show(done, all, ""); };
     options.cores = [this]() -> Result<StepDevice*> {

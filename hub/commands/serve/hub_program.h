@@ -92,7 +92,7 @@ class HubProgram {
     bool has_weights_for_checks() const;
     void open_own_layers();
     void pack_experts();
-    std::string why_no_spans(bool on_gpu) const;
+    std::string why_no_spans() const;
     void open_spans();
     nlohmann::json spans_json() const;
     Status open_served_shadow(const std::string& folder);

@@ -113,16 +113,13 @@ void HubProgram::pack_experts() {
         std::move(layers));
 }
 
-// Returns what forbids that workers compute layers whole, or an empty text. `on_gpu`: the steps of
-// the hub run on a GPU.
-std::string HubProgram::why_no_spans(bool on_gpu) const {
+// Returns what forbids that workers compute layers whole, or an empty text.
+std::string HubProgram::why_no_spans() const {
     if (!settings_.contributors.uses_spans || !swarm_computes()) return "no worker is asked to";
     if (settings_.model.is_deterministic)
         return "--deterministic: a worker's layers are another arithmetic";
     if (!settings_.model.gives_model)
         return "--give-model off: a worker would load attention weights";
-    if (on_gpu && model_.package->config().has_delta_net())
-        return "the hub's GPU keeps the states of gated delta rules to itself";
     return {};
 }
 
@@ -132,7 +129,7 @@ void HubProgram::open_spans() {
     const auto refuse = [](std::string_view why) {
         log_info("hub: workers compute experts, and no layers whole", kv("because", why));
     };
-    if (const std::string why = why_no_spans(gpu_ != nullptr); !why.empty()) return refuse(why);
+    if (const std::string why = why_no_spans(); !why.empty()) return refuse(why);
     SpanLayers::Sign sign;
     if (signing_key_)
         sign = [key = signing_key_](std::string_view text) { return key->sign(text); };

@@ -35,6 +35,17 @@ struct SpannedModel {
     std::unique_ptr<SpanLayers> layers;
 };
 
+// Eight layers: the layers 2 and 5 attend, the others have a gated delta rule.
+inline const SpannedModel& hybrid_model() {
+    static const test::TemporaryFolder folder("span-hybrid");
+    static const SpannedModel model([] {
+        must(synth_package(must(synth_shape("tiny-hybrid")), "tiny-hybrid", 3,
+                           folder.path() / "package", {}, test::compute_threads(), {}));
+        return must(ModelPackage::open(folder.path() / "package"));
+    }());
+    return model;
+}
+
 // A worker's part: the spans of one GPU.
 class Holder {
   public:

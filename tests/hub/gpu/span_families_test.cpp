@@ -189,20 +189,9 @@ TEST_P(SpanFamiliesTest, StandbyNeedsNoRowsBehindTheWindows) {
     decoder_->use_spans(nullptr);
 }
 
-// Eight layers: the layers 2 and 5 attend, the others have a gated delta rule.
-const SpannedModel& hybrid() {
-    static const test::TemporaryFolder folder("span-hybrid");
-    static const SpannedModel model([] {
-        must(synth_package(must(synth_shape("tiny-hybrid")), "tiny-hybrid", 3,
-                           folder.path() / "package", {}, test::compute_threads(), {}));
-        return must(ModelPackage::open(folder.path() / "package"));
-    }());
-    return model;
-}
-
 class SpanHybridTest : public SpanTest {
   protected:
-    SpanHybridTest() : SpanTest(hybrid()) {}
+    SpanHybridTest() : SpanTest(hybrid_model()) {}
 
     static double largest_difference(std::span<const float> a, std::span<const float> b) {
         EXPECT_EQ(a.size(), b.size());
