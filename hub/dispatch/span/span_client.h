@@ -96,10 +96,59 @@ class SpanClient : public SpanBackend {
     std::vector<SpanView> views() const;
 
   private:
-    struct Span;
+    static constexpr Duration suspended_min = 1s, suspended_max = 60s;
+    // A ready span with what the engine's thread knows about it.
+    struct Span {
+        Span(const ReadySpan& ready, SpanTrust& record, std::uint32_t num_recurrent)
+            : span(ready),
+              num_recurrent(num_recurrent),
+              trust(record),
+              sequences(ready.num_pages, ready.page_tokens, ready.sequences_max) {}
+
+        bool is_recurrent() const { return num_recurrent > 0; }
+
+        ReadySpan span;
+        const std::uint32_t num_recurrent;  // layers with a gated delta rule
+        SpanTrust& trust;
+        SpanSequences sequences;
+        SpanTimes away;
+        bool checking = false;  // a check is in flight
+        bool used = false;      // the newest step used this span
+        bool standby = false;
+        bool is_silent = false;  // the newest step was not answered
+        // It differed from the span that is used, and the hub has not judged it yet.
+        bool is_disputed = false;
+        // The worker got states before the step `state_step`, and has answered none from there on.
+        bool gets_state = false;
+        std::uint32_t state_step = 0;
+        // The next answer that waits behind no states measures the time of the span.
+        bool wants_sample = false;
+        std::uint32_t refused_in_a_row = 0;  // steps that it lacked tokens for
+        TimePoint suspended_until{}, probe_at{};
+        Duration suspended_for = suspended_min, probe_every{};
+    };
+    // A round in flight: the frames of its steps.
+    struct Sent {
+        std::uint32_t span = 0, first_layer = 0, end_layer = 0, num_rows = 0;
+        std::uint32_t num_layers() const { return end_layer - first_layer; }
+        std::vector<std::uint32_t> steps;
+        std::vector<std::uint32_t> rows_of_step;
+        std::vector<SpanSequence> sequences;
+        TimePoint at{};
+        Duration expected{};
+        bool is_behind_state = false;  // the answer waits until a state has arrived
+    };
+    // A round of a check: its answer is compared with the hub's own, or with that of the span
+    // `used`.
+    struct Check {
+        Sent sent;
+        std::uint32_t used = 0;  // 0: with the hub's own
+        std::vector<float> x_before, x;
+        Bytes kv;
+        std::vector<SpanAnswer> answers;  // those that have arrived
+        TimePoint answered_at{};
+    };
     class Round;
-    struct Sent;
-    struct Check;
     using Range = std::pair<std::uint32_t, std::uint32_t>;
 
     void refresh();
