@@ -9,6 +9,7 @@
 #include "hub/base/log.h"
 #include "hub/base/trace.h"
 #include "hub/commands/gpu/gpu_device.h"
+#include "hub/commands/gpu/gpu_sizes.h"
 #include "hub/commands/gpu/gpu_spans.h"
 #include "hub/commands/gpu/load_decoder.h"
 #include "hub/commands/gpu/planned_step.h"
@@ -17,13 +18,6 @@
 namespace moex {
 namespace {
 
-// Largest share of the GPU's memory that the hub uses; drivers and other programs need the
-// remaining memory.
-constexpr double memory_share_max = 0.95;
-// The KV cache has room by default for this number of tokens of each sequence, within this share of
-// the memory that the weights leave free. A contributor on the same GPU needs the rest.
-constexpr std::uint32_t usual_tokens = 8192;
-constexpr double kv_share_default = 0.25;
 // Number of times that the GPU may be lost without a completed step in between. After that it is
 // not opened again.
 constexpr std::uint32_t losses_max = 2;
@@ -137,6 +131,22 @@ class VulkanSteps : public GpuSteps {
         return options_.holds_experts ? 1 : std::max(1u, options_.micro_batches_max);
     }
 
+    GpuSizes::Options sizes() const {
+        return {.sequences_max = options_.sequences_max,
+                .step_rows_max = options_.step_rows_max,
+                .lanes = num_lanes(),
+                .context_tokens = config_.context_tokens,
+                .memory_bytes_max = options_.memory_bytes_max,
+                .kv_bytes_max = options_.kv_bytes_max,
+                .state_bytes_max = options_.state_bytes_max,
+                .keeps_states = options_.keeps_states,
+                .sends_layers = options_.uses_spans && !options_.holds_experts,
+                .kv_dtype = kv_dtype_,
+                .num_pages = num_pages_,
+                .window_slots = window_slots_,
+                .slots = slots_};
+    }
+
     // Opens the GPU and loads the whole model. After a loss the KV cache gets the same number of
     // pages as before.
     Status open_device() {
@@ -147,8 +157,10 @@ class VulkanSteps : public GpuSteps {
         device_ = std::move(device);
         MOEX_ASSIGN(model, decoder_model_of(*package_));
         model.experts_elsewhere = !options_.holds_experts;
-        if (model.has_delta() && slots_.sequences_max == 0) slots_ = choose_slots(model);
-        MOEX_ASSIGN(chosen, choose_sizes(model));
+        const gpu::AdapterInfo& adapter = device_->adapter();
+        if (model.has_delta() && slots_.sequences_max == 0)
+            slots_ = GpuSizes(adapter, model, sizes()).state_slots();
+        MOEX_ASSIGN(chosen, GpuSizes(adapter, model, sizes()).decoder());
         MOEX_ASSIGN(decoder,
                     load_decoder(*device_, loop_, package_, model, chosen, options_.progress));
         decoder_ = std::move(decoder);
@@ -191,163 +203,6 @@ class VulkanSteps : public GpuSteps {
         for (const StepRows& one : batch)
             one.kv->commit(static_cast<std::uint32_t>(one.tokens.size()));
         return result;
-    }
-
-    // Returns the capacities of the decoder. The number of KV pages follows from `kv_bytes_max`, or
-    // otherwise from the memory that is free.
-    Result<GpuDecoderOptions> choose_sizes(const DecoderModel& model) const {
-        const GpuStepsOptions& options = options_;
-        const gpu::AdapterInfo& adapter = device_->adapter();
-        const KvKind kv_kind = kv_kind_of(kv_dtype_);
-        const std::uint64_t page_layer_bytes = DecoderMemory::kv_page_bytes(model, kv_kind),
-                            page_bytes = page_layer_bytes * num_kv_layers(model),
-                            slot_bytes = page_layer_bytes * num_window_layers(model),
-                            binding_bytes = std::min(adapter.max_binding_bytes,
-                                                     adapter.max_buffer_bytes);
-        const std::uint64_t bindable = binding_bytes / page_layer_bytes;
-        const std::uint64_t there = bytes_there();
-        GpuDecoderOptions decoder{
-            .rows_max = options.step_rows_max,
-            .reads_rows = true,
-            .sends_layers = options.uses_spans && !options.holds_experts,
-            .lanes = num_lanes(),
-            .state_slots = slots_.sequences_max > 0 ? slots_.num_slots() + slots_to_send() : 0,
-            .journals = slots_.sequences_max,
-            .kv_kind = kv_kind};
-        const auto needs_with = [&](std::uint64_t pages) {
-            decoder.pages = static_cast<std::uint32_t>(pages);
-            decoder.window_slots = slots_with(pages, model);
-            return DecoderMemory::needs_of(model, GpuDecoder::sizes_of(adapter, model, decoder));
-        };
-        std::uint64_t pages = num_pages_;  // the engine relies on the pages of the first device
-        const std::uint64_t states = slots_.all_bytes(),
-                            kv_max = options.kv_bytes_max - std::min(states, options.kv_bytes_max);
-        if (pages == 0 && options.kv_bytes_max > 0)
-            pages = std::min({pages_of(config_.context_tokens) * options.sequences_max, bindable,
-                              pages_within(kv_max, page_bytes, slot_bytes, model)});
-        else if (pages == 0)
-            pages = default_pages(bindable, there, needs_with);
-        if (pages == 0)
-            return Error{ErrorCode::no_space,
-                         text("a key/value budget of ", options.kv_bytes_max, " bytes is below ",
-                              states > 0 ? text(states, " of recurrent states and ") : "",
-                              "one page of ", page_bytes, " bytes on the GPU")};
-
-        MOEX_TRY(check_memory(adapter, needs_with(pages), there));
-        return decoder;
-    }
-
-    // Returns the bytes of the GPU's memory that the hub may use; 0: unknown.
-    std::uint64_t bytes_there() const {
-        const auto there = static_cast<std::uint64_t>(
-            static_cast<double>(device_->adapter().memory_bytes) * memory_share_max);
-        const std::uint64_t most = options_.memory_bytes_max;
-        return there > 0 && most > 0 ? std::min(there, most) : std::max(there, most);
-    }
-
-    // A state that is sent to a worker is computed in a slot of its own.
-    std::uint32_t slots_to_send() const {
-        return options_.uses_spans && !options_.holds_experts ? 1 : 0;
-    }
-
-    static std::uint64_t num_kv_layers(const DecoderModel& model) {
-        std::uint64_t count = 0;
-        for (std::uint32_t layer = 0; layer < model.num_layers; ++layer)
-            count += !model.is_delta(layer);
-        return count;
-    }
-
-    // Returns the number of recurrent states and their sizes. A later device has the same number,
-    // because the engine relies on it.
-    StateSlotSizes choose_slots(const DecoderModel& model) const {
-        const std::uint64_t layers = model.num_layers - num_kv_layers(model);
-        StateSlotSizes slots{.sequences_max = options_.sequences_max,
-                             .slot_bytes = layers * DecoderMemory::state_bytes(model),
-                             .journal_bytes = layers * DecoderMemory::journal_bytes(model)};
-        if (!options_.keeps_states) return slots;
-        const std::uint64_t copy_bytes = options_.state_bytes_max > 0 ? options_.state_bytes_max
-                                                                      : options_.kv_bytes_max / 4;
-        const gpu::AdapterInfo& adapter = device_->adapter();
-        slots.copies_max = copy_bytes > 0
-                               ? static_cast<std::uint32_t>(copy_bytes / slots.slot_bytes)
-                               : options_.sequences_max;
-        // By default, copies take at most a quarter of what all but copies and pages leave free.
-        if (const std::uint64_t there = bytes_there(); copy_bytes == 0 && there > 0) {
-            const GpuDecoderOptions least{.rows_max = options_.step_rows_max,
-                                          .pages = 1,
-                                          .lanes = num_lanes(),
-                                          .state_slots = slots.num_slots() - slots.copies_max,
-                                          .journals = slots.sequences_max};
-            const DecoderSizes sizes = GpuDecoder::sizes_of(adapter, model, least);
-            const std::uint64_t others = DecoderMemory::needs_of(model, sizes).all(),
-                                free = there - std::min(there, others);
-            slots.copies_max = static_cast<std::uint32_t>(
-                std::min<std::uint64_t>(slots.copies_max, free / 4 / slots.slot_bytes));
-        }
-        // A layer's states are in one buffer.
-        const std::uint64_t bindable = std::min(adapter.max_binding_bytes,
-                                                adapter.max_buffer_bytes) /
-                                       DecoderMemory::state_bytes(model);
-        const std::uint64_t others = slots.num_slots() - slots.copies_max + slots_to_send();
-        slots.copies_max = static_cast<std::uint32_t>(
-            std::min<std::uint64_t>(slots.copies_max, bindable > others ? bindable - others : 0));
-        return slots;
-    }
-
-    static std::uint64_t num_window_layers(const DecoderModel& model) {
-        std::uint64_t count = 0;
-        for (std::uint32_t layer = 0; layer < model.num_layers; ++layer)
-            count += !model.is_delta(layer) && model.window(layer) > 0;
-        return count;
-    }
-
-    // Returns the number of slots for pages of layers with a window, beside `pages` pages. Each of
-    // `sequences_max` sequences has the pages that a window sees and those of a step; as many
-    // again, but not more than half of the pages, keep windows for texts that begin alike. 0: no
-    // layer has a window, or slots would save nothing.
-    std::uint32_t slots_with(std::uint64_t pages, const DecoderModel& model) const {
-        if (window_slots_ > 0) return window_slots_;  // the engine relies on them
-        std::uint32_t window = 0;
-        for (std::uint32_t layer = 0; layer < model.num_layers; ++layer)
-            if (!model.is_delta(layer)) window = std::max(window, model.window(layer));
-        if (window == 0) return 0;
-        const std::uint64_t seen = pages_of(window + options_.step_rows_max) + 1,
-                            least = seen * options_.sequences_max,
-                            wanted = std::min(2 * least, std::max(least, pages / 2));
-        return wanted < pages ? static_cast<std::uint32_t>(wanted) : 0;
-    }
-
-    // Returns the number of pages that fit into `bytes`, with their slots.
-    std::uint64_t pages_within(std::uint64_t bytes, std::uint64_t page_bytes,
-                               std::uint64_t slot_bytes, const DecoderModel& model) const {
-        const std::uint64_t whole = bytes / page_bytes, most = std::uint64_t{1} << 32,
-                            slots = slots_with(most, model), first_bytes = page_bytes - slot_bytes;
-        if (slots == 0 || slots * page_bytes >= bytes) return whole;
-        return first_bytes == 0 ? most : (bytes - slots * slot_bytes) / first_bytes;
-    }
-
-    static std::uint64_t pages_of(std::uint32_t tokens) {
-        return (std::uint64_t{tokens} + kv_page_tokens - 1) / kv_page_tokens;
-    }
-
-    // Returns the number of KV pages for `sequences_max` sequences of the usual length, and for at
-    // least one sequence of the whole context, or fewer if they exceed the default share of the
-    // free memory. `bindable`: the limit of the device; `there`: bytes that the hub may use, 0:
-    // unknown; `needs_with` returns the decoder's needs with a number of pages.
-    template <typename NeedsWith>
-    std::uint64_t default_pages(std::uint64_t bindable, std::uint64_t there,
-                                const NeedsWith& needs_with) const {
-        const std::uint64_t usual = pages_of(std::min(config_.context_tokens, usual_tokens));
-        std::uint64_t pages = std::min(
-            std::max(usual * options_.sequences_max, pages_of(config_.context_tokens)), bindable);
-        const auto is_too_much = [&] {
-            const DecoderMemory::Needs needs = needs_with(pages);
-            const std::uint64_t others = needs.weights + needs.states + needs.step;
-            const std::uint64_t free = there > others ? there - others : 0;
-            return static_cast<double>(needs.kv) > static_cast<double>(free) * kv_share_default;
-        };
-        while (there > 0 && pages > 1 && is_too_much()) pages = pages * 15 / 16;
-        return pages;
     }
 
     // Reserves pages of the KV cache for every row of the batch.
