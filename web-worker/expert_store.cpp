@@ -282,6 +282,7 @@ std::vector<Unit> ExpertStore::end_lending(std::uint64_t owner, bool is_readable
     for (const auto& [unit, placed] : slots_)
         if (placed.is_lent && !is_lent(unit)) homeless.push_back(unit);
 
+    if (is_readable) (void)reserve_slots(num_units() - num_lent_ + homeless.size());
     std::vector<gpu::Command> copies;
     std::vector<Unit> lost;
     for (const Unit unit : homeless) {

@@ -39,7 +39,7 @@ struct SpanContext {
 };
 
 // Layers that a worker computes whole: from `first` up to, and without, `end`.
-struct SpanLayers {
+struct HeldLayers {
     std::uint32_t first = 0, end = 0;
 };
 
@@ -53,7 +53,7 @@ class SpanHost {
     // ready at once when the hub assigns the same layers again.
     virtual void begin_connection() = 0;
     // Returns the layers of the span that is ready; none if no span is.
-    virtual SpanLayers layers() const = 0;
+    virtual HeldLayers layers() const = 0;
     // Changes the limit for all memory of spans. A span that needs more is dropped.
     virtual void set_bytes_max(std::uint64_t bytes_max) = 0;
 };

@@ -47,7 +47,7 @@ void WorkerCoreState::gather(WorkerStatus& status) {
     status.units_ready = model ? model->loader.num_ready() : 0;
     status.units_resident = model ? model->store.num_units() : 0;
     status.weights_bytes = model ? model->store.weights_bytes() : 0;
-    const SpanLayers layers = model && model->spans ? model->spans->layers() : SpanLayers{};
+    const HeldLayers layers = model && model->spans ? model->spans->layers() : HeldLayers{};
     status.layers_first = layers.first;
     status.layers_end = layers.end;
 }

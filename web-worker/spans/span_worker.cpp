@@ -68,7 +68,7 @@ class SpanWorker : public SpanHost {
         clears_all_ = is_computing_;
     }
 
-    SpanLayers layers() const override {
+    HeldLayers layers() const override {
         if (!is_reported_) return {};
         return {wanted_->first_layer,
                 wanted_->first_layer + static_cast<std::uint32_t>(wanted_->layers.size())};

@@ -1,0 +1,189 @@
+// Tests the memory of a whole worker that is promoted to a span, on a Vulkan device (lavapipe if
+// there is no GPU): experts of the span's layers that it holds are loaded once, and are answered
+// before, during and after the span.
+#include "web-worker/spans/span_worker.h"
+#include "tests/hub/gpu/local_spans.h"
+#include "tests/support/repository.h"
+#include "tests/web-worker/stage.h"
+
+namespace moex {
+namespace {
+
+const SpannedModel& demo_model() {
+    static const SpannedModel model(must(ModelPackage::open(repository() / "static/models/demo")));
+    return model;
+}
+
+WorkerOptions with_spans() {
+    WorkerOptions options;
+    options.make_spans = make_span_worker;
+    return options;
+}
+
+// A worker whose hub serves the demo model. Its downloads come from the package.
+class SpanStage : public Stage {
+  public:
+    explicit SpanStage(std::uint64_t budget_bytes) : Stage(budget_bytes, with_spans()) {
+        limits.hidden_size = config_.hidden_size;
+        limits.num_layers = config_.num_layers;
+        limits.num_experts = config_.num_experts;
+        core->start();
+        reported_bytes_ = decode_hello(next(FrameType::hello))->device.budget_bytes;
+        give(encode_welcome({.worker_id = 7,
+                             .model_name = "demo",
+                             .package_sha256 = std::string(64, 'a'),
+                             .limits = limits,
+                             .expert_shape = model_.package->expert_shape(),
+                             .top_k = config_.top_k,
+                             .expert_blob_bytes = blob_bytes(),
+                             .dtype = Dtype::f32,
+                             .caps = {"budget", span_cap}}));
+    }
+    void fetch_blob(const Sha256& hash, std::uint64_t size_bytes, bool,
+                    std::function<void(std::uint64_t, bool)> progress,
+                    std::function<void(Result<Bytes>)> done) override {
+        set_timer(0,
+                  [this, hash, size_bytes, progress = std::move(progress), done = std::move(done)] {
+                      progress(size_bytes, false);
+                      if (const auto layer = model_.layers->find(hash)) return done(Bytes(*layer));
+                      const ByteView blob = must(model_.package->blob(hash));
+                      done(Bytes(blob.begin(), blob.end()));
+                  });
+    }
+    void accept_layer(const Sha256&, const Signature&, std::function<void(bool)> done) override {
+        done(true);
+    }
+
+    std::uint64_t blob_bytes() const { return model_.package->expert_blob_bytes(); }
+    std::uint64_t device_bytes() const { return device->counters().buffer_bytes; }
+    Unit unit(std::uint32_t layer, std::uint32_t expert) const {
+        return {static_cast<std::uint16_t>(layer), static_cast<std::uint16_t>(expert)};
+    }
+    // Assigns all experts of all layers, and runs until they are ready.
+    void assign_all() {
+        Assign assign;
+        for (std::uint32_t layer = 0; layer < config_.num_layers; ++layer)
+            for (std::uint32_t expert = 0; expert < config_.num_experts; ++expert)
+                assign.units.push_back({static_cast<std::uint16_t>(layer),
+                                        static_cast<std::uint16_t>(expert),
+                                        model_.package->blob_hash(layer, expert)});
+        give(encode_assign(assign.units));
+        for (std::size_t ready = 0; ready < assign.units.size();)
+            ready += decode_ready(next(FrameType::ready), limits)->units.size();
+    }
+    SpanReady promote(Range range, std::uint64_t kv_bytes) {
+        SpanAssign assign{.span = ++spans_,
+                          .first_layer = range.first,
+                          .end_layer = range.second,
+                          .context_tokens = 512,
+                          .kv_bytes_max = kv_bytes};
+        for (std::uint32_t layer = range.first; layer < range.second; ++layer)
+            assign.layers.push_back(*model_.layers->layer(layer));
+        give(encode_span_assign(assign));
+        return must(decode_span_ready(next(FrameType::span_ready)));
+    }
+    // Returns the answer of an expert to two rows.
+    std::vector<float> answer(Unit of) {
+        GroupDispatch group{.sequence_id = ++calls_};
+        group.shape = {.layer = of.layer,
+                       .num_tokens = 2,
+                       .hidden_dim = config_.hidden_size,
+                       .dtype = Dtype::f32,
+                       .unsummed = false,
+                       .num_pairs = 2,
+                       .num_experts = 1};
+        group.experts = {{of.expert, 2}};
+        group.rows = {0, 1};
+        group.gates = {float_to_half(0.5f), float_to_half(0.25f)};
+        for (std::uint32_t i = 0; i < 2 * config_.hidden_size; ++i)
+            group.x.push_back(0.02f * static_cast<float>(static_cast<int>(i * 37 % 101) - 50));
+        give(encode_group_dispatch(group, false));
+        return must(decode_group_result(next(FrameType::group_result), limits)).y;
+    }
+    // The answers of an expert of each layer.
+    std::vector<std::vector<float>> answers() {
+        std::vector<std::vector<float>> all;
+        for (std::uint32_t layer = 0; layer < config_.num_layers; ++layer)
+            all.push_back(answer(unit(layer, layer)));
+        return all;
+    }
+
+    const SpannedModel& model_ = demo_model();
+    const ModelConfig& config_ = model_.package->config();
+    std::uint64_t reported_bytes_ = 0;
+
+  private:
+    std::uint32_t spans_ = 0, calls_ = 0;
+};
+
+// The memory has room for all experts and for half as many bytes, which is less than the experts of
+// the span's five layers of eight.
+TEST(SpanWorkerTest, PromotedWorkerLoadsNoExpertTwice) {
+    const ModelConfig& config = demo_model().package->config();
+    const std::uint64_t num_units = config.num_layers * config.num_experts,
+                        experts = num_units * demo_model().package->expert_blob_bytes();
+    constexpr Range range{2, 7};
+    SpanStage stage(experts * 2);  // a quarter is for calls in flight
+    ASSERT_GE(stage.reported_bytes_, experts);
+    const std::uint64_t span_experts = 5 * config.num_experts * stage.blob_bytes();
+    ASSERT_LT(stage.reported_bytes_, experts + span_experts);
+    stage.assign_all();
+    const auto wanted = stage.answers();
+    const std::uint64_t before = stage.device_bytes();
+
+    const SpanReady ready = stage.promote(range, 4 << 20);
+    ASSERT_GT(ready.num_pages, 0u);
+    std::cout << experts << " bytes of experts, " << stage.device_bytes() - before
+              << " bytes more with a span of " << span_experts << " bytes of experts and "
+              << ready.num_pages << " pages\n";
+    // A worker without experts takes as much more for the same span as its experts have bytes.
+    SpanStage alone(experts * 2);
+    alone.run_until_phase(WorkerPhase::serving);
+    const std::uint64_t before_alone = alone.device_bytes();
+    EXPECT_EQ(alone.promote(range, 4 << 20).num_pages, ready.num_pages);
+    EXPECT_EQ(stage.device_bytes() - before, alone.device_bytes() - before_alone - span_experts);
+    EXPECT_LE(stage.status().weights_bytes, experts);
+    // No expert was dropped: the budget has room for all, and all are answered as before.
+    for (const Bytes& frame : stage.sent)
+        if (decode_frame_header(frame)->type == FrameType::budget) {
+            const Budget budget = must(decode_budget(frame, stage.limits));
+            EXPECT_TRUE(budget.dropped.empty());
+            EXPECT_GE(budget.budget_bytes, experts);
+        }
+    EXPECT_EQ(stage.status().units_ready, num_units);
+    EXPECT_EQ(stage.answers(), wanted);
+
+    // The span is taken back: its experts move to slots, and the memory is that from before.
+    stage.sent.clear();
+    stage.give(encode_span_release(1));
+    EXPECT_EQ(stage.status().units_ready, num_units);
+    EXPECT_EQ(stage.answers(), wanted);
+    constexpr double place_bytes = 1024;  // uniforms of an arena, which stay
+    EXPECT_NEAR(static_cast<double>(stage.device_bytes()), static_cast<double>(before),
+                place_bytes);
+}
+
+// A worker without room beside its experts drops some of other layers and says so.
+TEST(SpanWorkerTest, WorkerWithoutRoomReportsWhatItDropped) {
+    const ModelConfig& config = demo_model().package->config();
+    const std::uint64_t num_units = config.num_layers * config.num_experts,
+                        experts = num_units * demo_model().package->expert_blob_bytes();
+    SpanStage stage((experts + (1u << 20)) * 4 / 3);
+    ASSERT_GE(stage.reported_bytes_, experts);
+    stage.assign_all();
+    const auto wanted = stage.answers();
+    ASSERT_GT(stage.promote({2, 4}, 4 << 20).num_pages, 0u);
+    std::set<Unit> dropped;
+    for (const Bytes& frame : stage.sent)
+        if (decode_frame_header(frame)->type == FrameType::budget)
+            for (const Unit& unit : must(decode_budget(frame, stage.limits)).dropped)
+                dropped.insert(unit);
+    EXPECT_FALSE(dropped.empty());
+    EXPECT_EQ(stage.status().units_ready, num_units - dropped.size());
+    for (std::uint32_t layer = 0; layer < config.num_layers; ++layer)
+        if (const Unit unit = stage.unit(layer, layer); !dropped.contains(unit))
+            EXPECT_EQ(stage.answer(unit), wanted[layer]) << layer;
+}
+
+}  // namespace
+}  // namespace moex
