@@ -15,8 +15,8 @@ namespace {
 // The row limit of a step, and the limit of frames that wait for the GPU.
 constexpr std::uint32_t step_rows = 64;
 constexpr std::size_t waiting_max = 4096;
-// The most sequences with recurrent states. Their number is the number of runs in a step.
-constexpr std::uint32_t states_max = 16;
+// The most sequences with recurrent states. A step has a run for each.
+constexpr std::uint32_t states_max = step_rows;
 
 // Frames of the hub that are handled in order.
 struct WaitingStep {
