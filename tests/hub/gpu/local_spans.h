@@ -131,6 +131,7 @@ class LocalSpans : public SpanBackend {
         const std::uint32_t hidden = limits_.hidden_size;
         SpanStep step{.step = ++steps_,
                       .span = planned.id,
+                      .dtype = dtype_,
                       .sequences = {sequences.begin(), sequences.end()},
                       .x = {x.begin(), x.end()}};
         for (const SpanSequence& one : sequences) {
@@ -154,7 +155,8 @@ class LocalSpans : public SpanBackend {
 
     SpanUse use_ = SpanUse::away;
     bool fails_ = false;
-    double tolerance_ = 1e-2;  // of checks
+    Dtype dtype_ = Dtype::f32;  // of the rows of the residual stream, both ways
+    double tolerance_ = 1e-2;   // of checks
     std::uint32_t trips_ = 0, brought_ = 0, compared_ = 0, states_ = 0;
 
   private:
