@@ -166,12 +166,6 @@ const SamplingOptions sampling_kinds[] = {
      .logit_bias = {{3, 4.0f}, {5, -100.0f}},
      .seed = 12}};
 
-void expect_same_bits(std::span<const float> a, std::span<const float> b) {
-    ASSERT_EQ(a.size(), b.size());
-    ASSERT_FALSE(a.empty());
-    EXPECT_EQ(std::memcmp(a.data(), b.data(), a.size_bytes()), 0);
-}
-
 // Returns the largest difference between a log-probability of the GPU and that in golden.json.
 // Expects equal greedy tokens where a token's margin in golden.json is larger than `margin_min`.
 double compare_with_golden(OnGpu& model, const nlohmann::json& golden, double margin_min) {

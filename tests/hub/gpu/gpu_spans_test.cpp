@@ -82,11 +82,6 @@ class GpuOfHub {
     std::span<const float> row(const std::vector<float>& logits, std::size_t index) const {
         return std::span(logits).subspan(index * config().vocab_size, config().vocab_size);
     }
-    static void expect_same_bits(std::span<const float> a, std::span<const float> b) {
-        ASSERT_EQ(a.size(), b.size());
-        ASSERT_FALSE(a.empty());
-        EXPECT_EQ(std::memcmp(a.data(), b.data(), a.size_bytes()), 0);
-    }
     // Returns the largest difference of a log-probability.
     double difference(std::vector<float> a, std::vector<float> b) const {
         const std::size_t size = config().vocab_size;

@@ -90,11 +90,6 @@ class GpuStepsTest : public testing::TestWithParam<Kind> {
         const std::size_t vocab_size = package_->config().vocab_size;
         return std::span(logits).subspan(index * vocab_size, vocab_size);
     }
-    static void expect_same_bits(std::span<const float> a, std::span<const float> b) {
-        ASSERT_EQ(a.size(), b.size());
-        ASSERT_FALSE(a.empty());
-        EXPECT_EQ(std::memcmp(a.data(), b.data(), a.size_bytes()), 0);
-    }
 
     std::shared_ptr<const ModelPackage> package_;
     LocalExperts experts_;

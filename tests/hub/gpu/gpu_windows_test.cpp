@@ -81,11 +81,6 @@ class GpuWindowsTest : public testing::TestWithParam<KvDtype> {
         }
         return all;
     }
-    static void expect_same_bits(std::span<const float> a, std::span<const float> b) {
-        ASSERT_EQ(a.size(), b.size());
-        ASSERT_FALSE(a.empty());
-        EXPECT_EQ(std::memcmp(a.data(), b.data(), a.size_bytes()), 0);
-    }
     std::vector<std::vector<TokenId>> write(GpuSteps& steps,
                                             std::span<const GenerationRequest> requests,
                                             const std::function<void()>& on_token = {}) {

@@ -320,11 +320,6 @@ class SpanTest : public testing::Test {
                 static_cast<TokenId>(std::max_element(row, row + static_cast<long>(size)) - row));
         return all;
     }
-    static void expect_same_bits(std::span<const float> a, std::span<const float> b) {
-        ASSERT_EQ(a.size(), b.size());
-        ASSERT_FALSE(a.empty());
-        EXPECT_EQ(std::memcmp(a.data(), b.data(), a.size_bytes()), 0);
-    }
 
     const SpannedModel& model_;
     LocalExperts experts_;

@@ -166,12 +166,6 @@ class LongText {
     }
 };
 
-void expect_same_bits(std::span<const float> a, std::span<const float> b) {
-    ASSERT_EQ(a.size(), b.size());
-    ASSERT_FALSE(a.empty());
-    EXPECT_EQ(std::memcmp(a.data(), b.data(), a.size_bytes()), 0);
-}
-
 TEST(WorkingSetTest, FirstPagesAreEvictedAndReturnAfterAnEdit) {
     WorkingSet set(8, 4, 1);
     const auto prepare = [&](std::uint32_t page) {
