@@ -103,7 +103,7 @@ git grep -nE '^#include "' -- 'protocol/*' 'hub/*' 'web-worker/*' | awk -F: '
     sees["api"] = model "backend kernels sampler engine api "
     sees["http"] = " protocol base api http "
     sees["net"] = model "registry backend kernels sampler engine dispatch api http net "
-    sees["hub_gpu"] = model "backend kernels sampler engine gpu gpu_decoder gpu_package hub_gpu "
+    sees["hub_gpu"] = model "backend kernels sampler state_slots engine gpu gpu_decoder gpu_package hub_gpu "
     sees["main"] = sees["net"] "pack foresight draft state fetch main hub_gpu "
     sees["gpu"] = " protocol gpu "
     sees["gpu_decoder"] = " protocol gpu gpu_decoder "
