@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstdlib>
 #include <numeric>
 
 namespace moex {
@@ -18,9 +19,9 @@ constexpr double advantage_min = 0.02;
 constexpr double first_share = 0.25;
 // A single measurement counts as at most this many times the expected duration.
 constexpr double surprise_max = 2;
-// So many steps in a row that differ from what was expected by more than this factor are no
-// disturbance: what was learned holds no longer.
-constexpr std::uint32_t surprises_max = 3;
+// So many steps in a row that took longer, or shorter, than expected by more than this factor are
+// no disturbance: what was learned holds no longer.
+constexpr std::int32_t surprises_max = 3;
 constexpr double surprise_min = 4;
 // Plain steps that are measured before the first draft.
 constexpr std::uint32_t plain_steps_min = 3;
@@ -89,9 +90,9 @@ void DraftBudget::record(std::uint32_t sequences, std::uint32_t drafted_rows, Du
     double ms = std::max(to_ms(took), 1e-6);
     if (const double usual = expected_ms(sequences, drafted_rows);
         usual > 0 && (drafted_rows == 0 || kind.num_drafted > 0)) {
-        const bool is_near = ms < usual * surprise_min && ms > usual / surprise_min;
-        kind.surprises = is_near ? 0 : kind.surprises + 1;
-        if (kind.surprises < surprises_max)
+        const int way = ms >= usual * surprise_min ? 1 : ms <= usual / surprise_min ? -1 : 0;
+        kind.surprises = way * kind.surprises > 0 ? kind.surprises + way : way;
+        if (std::abs(kind.surprises) < surprises_max)
             ms = std::clamp(ms, usual / surprise_max, usual * surprise_max);
         else
             kind = {};

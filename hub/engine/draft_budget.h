@@ -39,9 +39,10 @@ class DraftBudget {
         double rows = 0, extra_ms = 0;
         std::uint32_t num_plain = 0, num_drafted = 0;
         std::uint32_t steps_since = 0, pause = 0;
-        bool has_paid = false;        // at the latest choice without a trial, drafted rows paid
-        std::uint32_t surprises = 0;  // latest steps, all of them far from what was expected
-        double row_ms() const;        // learned cost of one drafted row, at least 0
+        bool has_paid = false;  // at the latest choice without a trial, drafted rows paid
+        // latest steps that all took far longer than expected; negative: far shorter
+        std::int32_t surprises = 0;
+        double row_ms() const;  // learned cost of one drafted row, at least 0
     };
     // Returns the expected duration in ms of a step; 0: nothing is known about such steps.
     double expected_ms(std::uint32_t sequences, std::uint32_t drafted_rows) const;
