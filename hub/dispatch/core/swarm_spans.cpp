@@ -272,6 +272,7 @@ bool SwarmSpans::all_experts_are_ready() const {
 }
 
 void SwarmSpans::consider(EventContext& context, Worker& worker) {
+    board_->note_time(context.now);
     if (!rooms_.contains(worker.id) || !worker.health.serves() || worker.leaving() ||
         worker.hands_over || worker.num_ready < worker.num_planned() || !all_experts_are_ready() ||
         !gives_way(context, worker))

@@ -1,6 +1,7 @@
 #include "hub/dispatch/span/span_board.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace moex {
 
@@ -50,6 +51,14 @@ void SpanBoard::set_used(std::set<std::uint32_t> used, std::set<std::uint32_t> a
         if (used.contains(span.id)) used_in_[span.id] = num_steps_;
     used_ = std::move(used);
     able_ = std::move(able);
+}
+
+void SpanBoard::note_time(TimePoint now) {
+    const std::lock_guard lock(mutex_);
+    if (num_steps_ != std::exchange(noted_steps_, num_steps_))
+        noted_at_ = now;
+    else if (now - noted_at_ >= idle_after)
+        used_in_.clear();
 }
 
 bool SpanBoard::is_used(std::uint32_t span) const {

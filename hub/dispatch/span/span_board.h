@@ -46,12 +46,15 @@ class SpanBoard {
     // Returns true if the newest step used the span.
     bool is_used(std::uint32_t span) const;
     // Returns true if one of the newest `recent_steps` steps used the span. A step with many rows
-    // may use none for a while.
+    // may use none for a while. No span counts as used once there was no step for `idle_after`.
     bool was_used(std::uint32_t span) const;
+    // Notices how long there was no step. Called at every heartbeat.
+    void note_time(TimePoint now);
     // Returns true if the newest step could have used the span: its holder answers, and its answers
     // were found right.
     bool can_take_over(std::uint32_t span) const;
     static constexpr std::uint64_t recent_steps = 64;
+    static constexpr Duration idle_after = std::chrono::seconds(60);
 
     // ---- called on the engine's thread
     std::vector<ReadySpan> ready() const;
@@ -83,6 +86,9 @@ class SpanBoard {
     std::vector<ReadySpan> ready_;
     std::set<std::uint32_t> used_, able_;
     std::uint64_t num_steps_ = 0;
+    // The number of steps at the newest note_time() that found a new one, and its time.
+    std::uint64_t noted_steps_ = 0;
+    TimePoint noted_at_{};
     std::map<std::uint32_t, std::uint64_t> used_in_;  // by span: the number of the step
     std::map<std::uint32_t, Step> steps_;
 };

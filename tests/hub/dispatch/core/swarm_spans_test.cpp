@@ -318,6 +318,25 @@ TEST_F(SwarmSpansTest, CopiesCountLayersThatNoOtherHolderCanTakeOver) {
     EXPECT_EQ(layers(b), std::tuple(3u, 0u, 0u));
 }
 
+// A hub without answers gives its holders away, too.
+TEST_F(SwarmSpansTest, LayersOfAnIdleHubAreNotInUse) {
+    const WorkerId a = join(4, "a");
+    wait();
+    const auto board = core_->span_board();
+    const TimePoint start = now_steady();
+    const auto is_used_at = [&](Duration later) {
+        board->note_time(start + later);
+        return board->was_used(span_of(a));
+    };
+    board->set_used({span_of(a)});
+    EXPECT_TRUE(is_used_at(0s));
+    EXPECT_TRUE(is_used_at(59s));
+    EXPECT_FALSE(is_used_at(60s));
+    board->set_used({span_of(a)});
+    EXPECT_TRUE(is_used_at(61s));
+    EXPECT_TRUE(is_used_at(120s));
+}
+
 TEST_F(SwarmSpansTest, LeaverAnswersItsStepsAndAStandbyGetsTheNext) {
     const WorkerId a = join(4, "a"), b = join(3, "b"), standby = join(4, "c");
     wait();
