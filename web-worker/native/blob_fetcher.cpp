@@ -24,32 +24,6 @@ bool matches(ByteView bytes, const Sha256& hash) {
 
 }  // namespace
 
-void BlobFetcher::Unread::add(std::uint64_t count) {
-    const std::lock_guard lock(mutex);
-    bytes += count;
-}
-
-void BlobFetcher::Unread::take(std::uint64_t count) {
-    {
-        const std::lock_guard lock(mutex);
-        bytes -= count;
-    }
-    wake.notify_all();
-}
-
-void BlobFetcher::Unread::wait() {
-    std::unique_lock lock(mutex);
-    wake.wait(lock, [this] { return stopping || bytes < unread_bytes_max; });
-}
-
-void BlobFetcher::Unread::stop() {
-    {
-        const std::lock_guard lock(mutex);
-        stopping = true;
-    }
-    wake.notify_all();
-}
-
 std::size_t BlobFetcher::num_threads() {
     return std::clamp<std::size_t>(std::thread::hardware_concurrency() / 2, 4, 8);
 }
@@ -67,11 +41,10 @@ BlobFetcher::BlobFetcher(HubAddress hub, BlobFolder::Options cache, std::uint64_
 BlobFetcher::~BlobFetcher() {
     cancel();
     {
-        const std::lock_guard lock(mutex_);
+        const std::lock_guard lock(gate_->mutex);
         stopping_ = true;
     }
-    wake_.notify_all();
-    unread_->stop();
+    gate_->wake.notify_all();
     for (std::thread& thread : threads_) thread.join();
 }
 
@@ -81,38 +54,41 @@ void BlobFetcher::fetch(const Sha256& hash, std::uint64_t size_bytes, bool urgen
     if (const HeldBlob known = memory_.find(hash))
         return answer(job, false, Bytes(known.bytes.begin(), known.bytes.end()));
     {
-        const std::lock_guard lock(mutex_);
+        const std::lock_guard lock(gate_->mutex);
         if (urgent)
             jobs_.push_front(std::move(job));
         else
             jobs_.push_back(std::move(job));
     }
-    wake_.notify_all();  // wake all threads, since one of them takes only urgent jobs
+    gate_->wake.notify_all();  // wake all threads, since one of them takes only urgent jobs
 }
 
 void BlobFetcher::use(HubAddress hub) {
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(gate_->mutex);
     hub_ = std::move(hub);
     ++hub_number_;
 }
 
 void BlobFetcher::cancel() {
     ++*generation_;
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(gate_->mutex);
     jobs_.clear();
 }
 
 // The loop of each download thread. Each thread has a connection of its own.
 void BlobFetcher::run(bool urgent_only) {
     name_thread("fetch");
-    const auto has_job = [&] { return !jobs_.empty() && (!urgent_only || jobs_.front().urgent); };
+    const auto has_job = [&] {
+        if (jobs_.empty()) return false;
+        return jobs_.front().urgent || (!urgent_only && gate_->unread_bytes < unread_bytes_max);
+    };
     std::optional<HttpClient> client;
     std::uint64_t number = 0;
     for (;;) {
         Job job;
         {
-            std::unique_lock lock(mutex_);
-            wake_.wait(lock, [&] { return stopping_ || has_job(); });
+            std::unique_lock lock(gate_->mutex);
+            gate_->wake.wait(lock, [&] { return stopping_ || has_job(); });
             if (stopping_) return;
             job = std::move(jobs_.front());
             jobs_.pop_front();
@@ -120,7 +96,6 @@ void BlobFetcher::run(bool urgent_only) {
             number = hub_number_;
         }
 
-        if (!job.urgent) unread_->wait();
         bool from_network = false;
         Result<Bytes> bytes = one(job, *client, from_network);
         answer(job, from_network, std::move(bytes));
@@ -131,10 +106,17 @@ void BlobFetcher::run(bool urgent_only) {
 // object after a cancel(): the object may be destroyed by then.
 void BlobFetcher::answer(const Job& job, bool from_network, Result<Bytes> bytes) {
     const std::uint64_t size_bytes = bytes.ok() ? bytes->size() : 0;
-    unread_->add(size_bytes);
+    {
+        const std::lock_guard lock(gate_->mutex);
+        gate_->unread_bytes += size_bytes;
+    }
     post_([this, job, from_network, size_bytes, bytes = std::move(bytes), generation = generation_,
-           unread = unread_]() mutable {
-        unread->take(size_bytes);
+           gate = gate_]() mutable {
+        {
+            const std::lock_guard lock(gate->mutex);
+            gate->unread_bytes -= size_bytes;
+        }
+        gate->wake.notify_all();
         if (job.generation != *generation) return;
         if (bytes.ok()) {
             memory_.keep(job.hash, *bytes);
@@ -164,8 +146,8 @@ Result<Bytes> BlobFetcher::from_hub(const Job& job, HttpClient& client) {
     int failures = 0;
     for (bool first = true; failures < attempts_max; first = false) {
         if (!first) {
-            std::unique_lock lock(mutex_);
-            wake_.wait_for(lock, attempt_delay * (1 << failures), [&] { return stopping_; });
+            std::unique_lock lock(gate_->mutex);
+            gate_->wake.wait_for(lock, attempt_delay * (1 << failures), [&] { return stopping_; });
         }
         if (!wanted(job)) return Error{ErrorCode::cancelled, "no longer wanted"};
 

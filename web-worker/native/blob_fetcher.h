@@ -1,10 +1,10 @@
 // Downloads blobs from the hub, verifies their SHA-256, and keeps them in a folder and in memory.
 // Four to eight threads download over kept connections, and a further one takes urgent fetches
 // only. A thread waits for the hub, then computes a hash: on a machine with many cores more of them
-// keep both sides busy. They stop while the owner has not taken 64 MiB of blobs, so that a slow GPU
-// does not fill this machine's memory with weights. After a connection broke, a download resumes at
-// the byte where it broke. The folder is optional; memory keeps the newest blobs up to a budget.
-// Callbacks run on the owner's thread, through `post`.
+// keep both sides busy. They take no further job while 64 MiB of blobs wait for the owner's event
+// loop, so that a slow owner does not fill this machine's memory; each may bring one more. After a
+// connection broke, a download resumes at the byte where it broke. The folder is optional; memory
+// keeps the newest blobs up to a budget. Callbacks run on the owner's thread, through `post`.
 #pragma once
 
 #include <atomic>
@@ -60,18 +60,12 @@ class BlobFetcher {
         Done done;
         std::uint64_t generation;
     };
-    // Blobs that were posted and that the owner has not taken. It outlives this object, because
-    // what was posted may run later.
-    struct Unread {
+    // The lock of the queue, and the bytes of blobs that were posted and that the owner has not
+    // taken. It outlives this object, because what was posted may run later.
+    struct Gate {
         std::mutex mutex;
         std::condition_variable wake;
-        std::uint64_t bytes = 0;
-        bool stopping = false;
-
-        void add(std::uint64_t count);
-        void take(std::uint64_t count);
-        void wait();  // until there is room for a further blob
-        void stop();
+        std::uint64_t unread_bytes = 0;
     };
     void run(bool urgent_only);
     void answer(const Job& job, bool from_network, Result<Bytes> bytes);
@@ -83,17 +77,17 @@ class BlobFetcher {
     BlobFolder cache_;
     const Post post_;
     BlobMemory memory_;  // used only on the owner's thread
-    std::mutex mutex_;
-    std::condition_variable wake_;
+    const std::shared_ptr<Gate> gate_ = std::make_shared<Gate>();
+    // ---- guarded by the gate's mutex
     std::deque<Job> jobs_;
-    HubAddress hub_;  // guarded by mutex_
+    HubAddress hub_;
     std::uint64_t hub_number_ = 0;
     bool stopping_ = false;
+    // ----
     // Generation number of the jobs that are still wanted. The owner's thread increments it to
     // cancel older jobs.
     std::shared_ptr<std::atomic<std::uint64_t>> generation_ =
         std::make_shared<std::atomic<std::uint64_t>>(0);
-    const std::shared_ptr<Unread> unread_ = std::make_shared<Unread>();
     std::vector<std::thread> threads_;
 };
 
