@@ -462,7 +462,13 @@ Status ProcessorDecoder::write_state(std::uint32_t num_tokens, ByteView state) {
     sequence_.abandon_step();
     sequence_.recurrent().restore(copy.data(), first);
     sequence_.roll_back(first);
-    for (const Bytes& page : std::exchange(written_, {})) MOEX_TRY(sequence_.append_page(page));
+    for (const Bytes& page : std::exchange(written_, {})) {
+        const Status appended = sequence_.append_page(page);
+        if (appended.ok()) continue;
+        rewind(0);  // the state is that of later tokens
+        states_.clear();
+        return appended;
+    }
     sequence_.recurrent().restore(copy.data(), num_tokens);
     sequence_.roll_back(num_tokens);
     num_tokens_ = num_tokens;
