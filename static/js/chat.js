@@ -207,12 +207,16 @@ function mayDraft() {
 // Passes on the chunks of the answer `message` of this device: a draft, if route() says so (hub/route/route.h). The
 // hub's better answer is then begun beside it. With little battery, or a question that is too long for this device, the
 // answer is the hub's alone.
-async function answerOrDraft(conversation, message, request, how) {
-  let is_placed = false;
+async function answerOrDraft(message, request, how) {
+  const run = running;
+  let is_placed = false, is_draft = false, pages = "";
+  // A draft that was lost and is computed once more is placed again, but the better answer is begun once.
   const onPlace = (report) => {
     is_placed = true;
-    const is_draft = report.placed === "refined" || (report.placed === "here" && hasOtherModel(info));
-    if (is_draft) beginBetter(conversation, message);
+    pages = report.sent_as ?? "";
+    if (is_draft) return;
+    is_draft = report.placed === "refined" || (report.placed === "here" && hasOtherModel(info));
+    if (is_draft) beginBetter(run, message);
     how.onPlace(report);
   };
   const limit = Number(panel.settings.max_tokens) || 0;
@@ -223,16 +227,19 @@ async function answerOrDraft(conversation, message, request, how) {
     if (is_placed || error.name === "AbortError") throw error;
     how.onPlace({ placed: "hub" });
   }
-  await streamChat(request, how);
+  // The better answer of a draft is on its way.
+  if (is_draft) how.onChunk({ choices: [{ delta: {}, finish_reason: "stop" }] });
+  else await streamChat(pages ? { ...request, moex: { ...request.moex, pages } } : request, how);
 }
 
-// Begins the hub's answer that is offered in the place of `draft`.
-function beginBetter(conversation, draft) {
+// Begins the hub's answer that is offered in the place of `draft`, an answer of `run`.
+function beginBetter(run, draft) {
+  const { conversation, controller } = run;
   const [, better] = pairUp([draft, store.answerBeside(conversation, draft)]);
-  running.messages.push(better);
+  run.messages.push(better);
   drawThread();
   const way = { messages: [better], place: "hub", answerFrom: streamChat };
-  running.others.push(streamFrom(conversation, way, running.controller.signal, null));
+  run.others.push(streamFrom(conversation, way, controller.signal, null));
 }
 
 // Adds empty answers to `question`, side by side; this device computes only one.
@@ -309,7 +316,7 @@ function sourcesOf(conversation, messages, left) {
   const [first] = messages;
   const is_new = !first.refines && !betterOf(conversation.messages, first) && !first.content && !first.reasoning;
   if (is_new && mayDraft()) {
-    const answerFrom = (request, how) => answerOrDraft(conversation, first, request, how);
+    const answerFrom = (request, how) => answerOrDraft(first, request, how);
     return [{ messages, place: "", answerFrom }];
   }
   const isDraft = (message) => isRefined() && betterOf(conversation.messages, message) !== undefined;

@@ -379,6 +379,22 @@ test("QuestionThatTheHubShouldAnswerIsGivenBack", async () => {
   assert.equal(chunks[0].choices[0].delta.content, "yes");
 });
 
+// Its hub would else be asked for words that the user has taken back, perhaps under another choice of places.
+test("StoppedQuestionIsPlacedNoMore", async () => {
+  const device = deviceWith(ScriptedWorker);
+  const worker = await begun(device);
+  worker.report({ looked: { name: "m", bytes: 9, missing_bytes: 0 } });
+  worker.report({ ready: { context_tokens: 512 } });
+  const placed = [], stop = new AbortController();
+  const onPlace = ({ placed: where }) => placed.push(where);
+  const stopped = device.answer({ messages: [] }, { signal: stop.signal, onChunk: () => {}, wish: {}, onPlace });
+  await new Promise((done) => setImmediate(done));
+  stop.abort();
+  await assert.rejects(stopped, { name: "AbortError" });
+  worker.report({ placed: "refined" });
+  assert.deepEqual(placed, []);
+});
+
 test("ModelLargerThanMemoryIsReportedBeforeTheDownload", () => {
   Object.defineProperty(globalThis, "navigator", { value: { deviceMemory: 8 }, configurable: true });
   const asking = (size) => deviceWords({ phase: "asking", bytes: size, missing_bytes: size });

@@ -300,7 +300,8 @@ export class ThisDevice {
       const id = this.num_answers;
       this.busy = new Promise((free) => {
         this.answering = {
-          id, resolve, reject, free, onPlace,
+          id, resolve, reject, free,
+          onPlace: (report) => signal.aborted || onPlace(report),
           onText: (text) => signal.aborted || onText(text),
         };
       });
