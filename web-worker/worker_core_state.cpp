@@ -215,7 +215,11 @@ void WorkerCoreState::end_lending(std::uint64_t load, bool is_readable) {
     const std::vector<Unit> released = model->loader.end_lending(load, is_readable);
     if (status.ok() && model->runner_ready) status = model->runner.prepare();
     if (!status.ok()) return lost(gpu::loss_of(status.error()));
-    if (!released.empty()) send_budget(released);
+    // Experts may use the memory of the span again. A reserve(0) that follows changes nothing any
+    // more, so that it does not report this.
+    const bool is_new = reported_bytes / model->welcome.expert_blob_bytes !=
+                        model->cache.capacity();
+    if (is_new || !released.empty()) send_budget(released);
 }
 
 void WorkerCoreState::test_form() {

@@ -153,9 +153,14 @@ TEST(SpanWorkerTest, PromotedWorkerLoadsNoExpertTwice) {
     EXPECT_EQ(stage.status().units_ready, num_units);
     EXPECT_EQ(stage.answers(), wanted);
 
-    // The span is taken back: its experts move to slots, and the memory is that from before.
+    // The span is taken back: its experts move to slots, the memory is that from before, and the
+    // hub learns that experts may use all of it again.
     stage.sent.clear();
     stage.give(encode_span_release(1));
+    ASSERT_TRUE(stage.has_sent(FrameType::budget));
+    const Budget whole = must(decode_budget(stage.next(FrameType::budget), stage.limits));
+    EXPECT_EQ(whole.budget_bytes / stage.blob_bytes(), stage.reported_bytes_ / stage.blob_bytes());
+    EXPECT_TRUE(whole.dropped.empty());
     EXPECT_EQ(stage.status().units_ready, num_units);
     EXPECT_EQ(stage.answers(), wanted);
     constexpr double place_bytes = 1024;  // uniforms of an arena, which stay
