@@ -260,16 +260,17 @@ std::optional<std::size_t> ExpertStore::lent_arena_of(Unit unit) const {
 std::uint32_t ExpertStore::lend(const LentUnits& units) {
     if (arenas_.size() + lent_.size() >= arenas_max) return 0;
     lent_.push_back(units);
-    std::uint32_t num_freed = 0;
+    std::uint32_t num_held = 0;
     for (auto& [unit, placed] : slots_) {
-        if (placed.is_lent || !units.contains(unit)) continue;
+        if (!units.contains(unit)) continue;
+        ++num_held;
+        if (placed.is_lent) continue;
         (void)device_.transferred(placed.transfer, true);
         free_.insert(placed.slot);
         placed = {.is_lent = true};
-        ++num_freed;
+        ++num_lent_;
     }
-    num_lent_ += num_freed;
-    return num_freed;
+    return num_held;
 }
 
 std::vector<Unit> ExpertStore::end_lending(std::uint64_t owner, bool is_readable) {

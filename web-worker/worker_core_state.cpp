@@ -203,9 +203,16 @@ std::uint64_t WorkerCoreState::bytes_for_slots() const {
 
 Status WorkerCoreState::lend(const LentUnits& units) {
     model->lent_by = units.owner;
-    const std::uint64_t num_freed = model->store.lend(units);
-    model->span_bytes += num_freed * model->welcome.expert_blob_bytes;
-    MOEX_TRY(model->store.resize(bytes_for_slots()));
+    const std::uint32_t capacity = model->cache.capacity();
+    const std::uint64_t num_held = model->store.lend(units);
+    model->span_bytes += num_held * model->welcome.expert_blob_bytes;
+    const std::uint64_t slot_bytes = bytes_for_slots();
+    if (model->cache.capacity_for(slot_bytes) < capacity) {
+        // An earlier span had some of these experts, so that they freed no slots now.
+        MOEX_ASSIGN(dropped, model->loader.resize(slot_bytes));
+        send_budget(dropped);
+    }
+    MOEX_TRY(model->store.resize(slot_bytes));
     return model->runner_ready ? model->runner.prepare() : Status{};
 }
 

@@ -72,6 +72,10 @@ class SpanStage : public Stage {
             ready += decode_ready(next(FrameType::ready), limits)->units.size();
     }
     SpanReady promote(Range range, std::uint64_t kv_bytes) {
+        begin_span(range, kv_bytes);
+        return must(decode_span_ready(next(FrameType::span_ready)));
+    }
+    void begin_span(Range range, std::uint64_t kv_bytes) {
         SpanAssign assign{.span = ++spans_,
                           .first_layer = range.first,
                           .end_layer = range.second,
@@ -80,7 +84,14 @@ class SpanStage : public Stage {
         for (std::uint32_t layer = range.first; layer < range.second; ++layer)
             assign.layers.push_back(*model_.layers->layer(layer));
         give(encode_span_assign(assign));
-        return must(decode_span_ready(next(FrameType::span_ready)));
+    }
+    // Returns the limit of the newest BUDGET in `sent`.
+    std::uint64_t last_budget() const {
+        std::uint64_t bytes = 0;
+        for (const Bytes& frame : sent)
+            if (decode_frame_header(frame)->type == FrameType::budget)
+                bytes = must(decode_budget(frame, limits)).budget_bytes;
+        return bytes;
     }
     // Returns the answer of an expert to two rows.
     std::vector<float> answer(Unit of) {
@@ -188,6 +199,33 @@ TEST(SpanWorkerTest, WorkerWithoutRoomReportsWhatItDropped) {
     for (std::uint32_t layer = 0; layer < config.num_layers; ++layer)
         if (const Unit unit = stage.unit(layer, layer); !dropped.contains(unit))
             EXPECT_EQ(stage.answer(unit), wanted[layer]) << layer;
+}
+
+// The next span is loaded while the earlier one is measured, whose experts it takes over. They
+// count as the memory of the next span as soon as they are there, and not first when it is ready.
+TEST(SpanWorkerTest, SpanCountsExpertsThatItTakesOver) {
+    const ModelConfig& config = demo_model().package->config();
+    const std::uint64_t experts = config.num_layers * config.num_experts *
+                                  demo_model().package->expert_blob_bytes();
+    SpanStage stage(experts * 2);
+    stage.assign_all();
+    const auto wanted = stage.answers();
+    stage.device->hold_reads = true;
+    stage.begin_span({2, 7}, 4 << 20);
+    stage.run_until([&] { return stage.device->held_reads.size() == 1; });
+    stage.sent.clear();
+
+    stage.begin_span({2, 4}, 4 << 20);
+    stage.run_until([&] { return stage.has_sent(FrameType::budget); });
+    const std::uint64_t loading_bytes = stage.last_budget();
+    ASSERT_EQ(stage.device->held_reads.size(), 1u) << "the span is loaded already";
+    stage.run_until([&] { return stage.device->held_reads.size() == 2; });
+    EXPECT_EQ(loading_bytes, stage.last_budget());
+
+    stage.device->release_reads();
+    EXPECT_GT(must(decode_span_ready(stage.next(FrameType::span_ready))).num_pages, 0u);
+    EXPECT_EQ(stage.status().units_ready, config.num_layers * config.num_experts);
+    EXPECT_EQ(stage.answers(), wanted);
 }
 
 }  // namespace
