@@ -21,11 +21,11 @@ ExpertStore::ExpertStore(gpu::Device& device, std::uint64_t blob_bytes, std::uin
                          ArenaOptions options)
     : device_(device),
       blob_bytes_(blob_bytes),
-      layer_units_(options.layer_units) {
+      layer_units_(options.layer_units),
+      budget_bytes_(budget_bytes) {
     slots_per_arena_ = arena_bytes_max(device.adapter(), options) / blob_bytes;
     if (layer_units_ > 0 && slots_per_arena_ > layer_units_)
         slots_per_arena_ -= slots_per_arena_ % layer_units_;
-    slots_max_ = own_slots_for(budget_bytes);
 }
 
 ExpertStore::~ExpertStore() {
@@ -38,14 +38,14 @@ std::uint32_t ExpertStore::slots_for(std::uint64_t budget_bytes) const {
 
 std::uint32_t ExpertStore::own_slots_for(std::uint64_t budget_bytes) const {
     return static_cast<std::uint32_t>(
-        std::min<std::uint64_t>(budget_bytes / blob_bytes_, slots_per_arena_ * arenas_max));
+        std::min(budget_bytes / blob_bytes_, slots_made_ + num_arenas_left() * slots_per_arena_));
 }
 
 Status ExpertStore::resize(std::uint64_t budget_bytes) {
-    slots_max_ = own_slots_for(budget_bytes);
+    budget_bytes_ = budget_bytes;
     MOEX_CHECK(num_units() <= slots_max(),
                text(num_units(), " experts are held, the new budget has ", slots_max(), " slots"));
-    while (slots_made_ > slots_max_) MOEX_TRY(shrink_last_arena());
+    while (slots_made_ > own_slots_max()) MOEX_TRY(shrink_last_arena());
     return {};
 }
 
@@ -56,7 +56,7 @@ Status ExpertStore::shrink_last_arena() {
     const gpu::BufferId old = arenas_[last];
     const auto first = static_cast<std::uint32_t>(last * slots_per_arena_);
     const std::uint32_t elsewhere = slots_made_ - arena_slots_[last];
-    const std::uint32_t kept = slots_max_ > elsewhere ? slots_max_ - elsewhere : 0;
+    const std::uint32_t kept = own_slots_max() - std::min(own_slots_max(), elsewhere);
 
     free_.erase(free_.lower_bound(first), free_.end());
     gpu::BufferId smaller;
@@ -108,12 +108,12 @@ Status ExpertStore::reserve(std::uint32_t num_units) {
 }
 
 Status ExpertStore::reserve_slots(std::uint32_t num_slots) {
-    const std::uint32_t wanted = std::min(num_slots, slots_max_);
-    while (slots_made_ < wanted && arenas_.size() + lent_.size() < arenas_max) {
+    const std::uint32_t slots_max = own_slots_max(), wanted = std::min(num_slots, slots_max);
+    while (slots_made_ < wanted) {
         // Make the arena so large that the arenas that may still be made can hold the remaining
         // budget.
-        const std::uint64_t left = (arenas_max - arenas_.size() - 1) * slots_per_arena_,
-                            rest = slots_max_ - slots_made_;
+        const std::uint64_t left = (num_arenas_left() - 1) * slots_per_arena_,
+                            rest = slots_max - slots_made_;
         const std::uint64_t grown = std::max<std::uint64_t>(
             {wanted - slots_made_, slots_made_ / 2, grow_slots, rest > left ? rest - left : 0});
         const auto slots = static_cast<std::uint32_t>(
@@ -258,13 +258,13 @@ std::optional<std::size_t> ExpertStore::lent_arena_of(Unit unit) const {
 }
 
 std::uint32_t ExpertStore::lend(const LentUnits& units) {
-    if (arenas_.size() + lent_.size() >= arenas_max) return 0;
-    lent_.push_back(units);
+    const bool is_taken = num_arenas_left() > 0;
+    if (is_taken) lent_.push_back(units);
     std::uint32_t num_held = 0;
     for (auto& [unit, placed] : slots_) {
         if (!units.contains(unit)) continue;
         ++num_held;
-        if (placed.is_lent) continue;
+        if (placed.is_lent || !is_taken) continue;
         (void)device_.transferred(placed.transfer, true);
         free_.insert(placed.slot);
         placed = {.is_lent = true};

@@ -9,6 +9,7 @@
 // takes no slot, and the numbers of slots and bytes include it.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -51,8 +52,9 @@ class ExpertStore : public UnitStore {
     ~ExpertStore() override;
     ExpertStore(const ExpertStore&) = delete;
 
-    // Returns the number of slots that the budget, the binding limit and arenas_max allow.
-    std::uint32_t slots_max() const override { return slots_max_ + num_lent_; }
+    // Returns the number of slots that the budget, the binding limit and arenas_max allow. Arenas
+    // of spans count among arenas_max.
+    std::uint32_t slots_max() const override { return own_slots_max() + num_lent_; }
     // Returns the number of slots that a budget of `budget_bytes` allows.
     std::uint32_t slots_for(std::uint64_t budget_bytes) const override;
     // Changes the budget. Requires that the new budget has room for the experts in the store. A
@@ -85,7 +87,11 @@ class ExpertStore : public UnitStore {
     std::vector<gpu::BufferId> arenas() const;
 
   private:
+    std::uint64_t num_arenas_left() const {
+        return arenas_max - std::min<std::uint64_t>(arenas_max, arenas_.size() + lent_.size());
+    }
     std::uint32_t own_slots_for(std::uint64_t budget_bytes) const;
+    std::uint32_t own_slots_max() const { return own_slots_for(budget_bytes_); }
     Status reserve_slots(std::uint32_t num_slots);
     std::optional<std::size_t> lent_arena_of(Unit unit) const;
     gpu::Command copy_to_slot(gpu::BufferId from, std::uint64_t from_bytes,
@@ -104,7 +110,7 @@ class ExpertStore : public UnitStore {
     std::uint64_t blob_bytes_;
     std::uint32_t layer_units_;
     std::uint64_t slots_per_arena_ = 0;
-    std::uint32_t slots_max_ = 0;  // own slots
+    std::uint64_t budget_bytes_;  // for own slots
     std::uint32_t slots_made_ = 0;
     std::vector<gpu::BufferId> arenas_;
     std::vector<std::uint32_t> arena_slots_;  // number of slots of each arena, by index in arenas_

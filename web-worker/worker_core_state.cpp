@@ -208,7 +208,8 @@ Status WorkerCoreState::lend(const LentUnits& units) {
     model->span_bytes += num_held * model->welcome.expert_blob_bytes;
     const std::uint64_t slot_bytes = bytes_for_slots();
     if (model->cache.capacity_for(slot_bytes) < capacity) {
-        // An earlier span had some of these experts, so that they freed no slots now.
+        // An earlier span had some of these experts, so that they freed no slots now, or there are
+        // too few arenas.
         MOEX_ASSIGN(dropped, model->loader.resize(slot_bytes));
         send_budget(dropped);
     }

@@ -6,6 +6,7 @@
 #include "tests/web-worker/stage.h"
 #include "web-worker/expert_store.h"
 #include "web-worker/gpu/vulkan/vulkan_device.h"
+#include "web-worker/span_host.h"
 
 namespace moex {
 namespace {
@@ -268,6 +269,65 @@ TEST(MemoryLimitTest, LimitWithoutRoomForOneExpertIsReported) {
     }
 }
 
+// The part for spans of a worker whose test lends buffers itself: a span of a small model has far
+// fewer arenas than a store may have.
+struct NoSpans : SpanHost {
+    void on_frame(const FrameHeader&, ByteView) override {}
+    void begin_connection() override {}
+    HeldLayers layers() const override { return {}; }
+    void set_bytes_max(std::uint64_t) override {}
+};
+
+// Regression: the arenas of a span once left fewer for experts than the worker's budget promised.
+// The expert that found none ended the worker's GPU.
+TEST(MemoryLimitTest, ArenasOfASpanLeaveFewerForExperts) {
+    std::optional<SpanContext> span;
+    WorkerOptions options;
+    options.make_spans = [&](SpanContext context) {
+        span.emplace(std::move(context));
+        return std::make_unique<NoSpans>();
+    };
+    constexpr std::uint32_t room = ExpertStore::arenas_max;
+    // A quarter of the limit is for calls in flight; the rest has room for an expert more than
+    // there are arenas.
+    Stage stage((room + 1) * stage_blob_bytes * 4 / 3 + 4, std::move(options));
+    stage.limits = wide_limits;
+    stage.binding_bytes = stage_blob_bytes * 19 / 10;  // an arena has room for one blob
+    stage.hub_caps = {"budget", span_cap, span_once_cap};
+    stage.core->start();
+    stage.welcome();
+    const auto budget = [&] {
+        EXPECT_TRUE(stage.has_sent(FrameType::budget));
+        if (!stage.has_sent(FrameType::budget)) return Budget{};
+        return decode_budget(stage.next(FrameType::budget), stage.limits).value();
+    };
+    EXPECT_EQ(budget().budget_bytes / stage_blob_bytes, room);
+    stage.assign(first_experts(100));
+
+    // The buffer of an expert that the worker does not hold takes an arena.
+    const gpu::BufferId buffer =
+        stage.device->create_buffer(stage_blob_bytes, gpu::BufferUsage::storage, "span").value();
+    ASSERT_TRUE(span->lend({.owner = 1, .first = {0, 300}, .num_units = 1, .buffer = buffer}).ok());
+    EXPECT_EQ(budget().budget_bytes / stage_blob_bytes, room - 1);
+    stage.give(encode_assign(units_of(first_experts(room))));
+    EXPECT_EQ(budget().dropped, (std::vector<Unit>{{0, room - 1}}));
+    stage.run_until([&] { return stage.status().units_ready >= room - 1; });
+    stage.expect_answer(1, room - 2);
+
+    // All arenas are taken: three experts keep their slots beside the copies of the span.
+    ASSERT_TRUE(span->lend({.owner = 1, .first = {0, 0}, .num_units = 3, .buffer = buffer}).ok());
+    const Budget full = budget();
+    EXPECT_EQ(full.budget_bytes / stage_blob_bytes, room - 2);
+    EXPECT_EQ(full.dropped.size(), 1u);
+    stage.expect_answer(2, 2);
+
+    span->end_lending(1, true);
+    stage.device->destroy_buffer(buffer);
+    EXPECT_EQ(budget().budget_bytes / stage_blob_bytes, room);
+    stage.expect_answer(3, 1);
+    EXPECT_EQ(stage.devices_opened, 1);
+}
+
 // Regression: experts that arrived one at a time once took an arena each, and the store had only
 // sixteen arenas.
 TEST(ExpertStoreTest, ManySmallReservationsFillTheBudget) {
@@ -286,6 +346,40 @@ TEST(ExpertStoreTest, ManySmallReservationsFillTheBudget) {
     EXPECT_EQ(store.put(Unit{1, 0}, blob).error().code, ErrorCode::no_space);
     store.drop(Unit{0, 17});
     EXPECT_TRUE(store.put(Unit{1, 0}, blob).ok());
+}
+
+// Each arena has room for one blob.
+TEST(ExpertStoreTest, LentArenasCountAmongTheArenas) {
+    test::PostedLoop loop;
+    const std::unique_ptr<gpu::Device> device = gpu::open_vulkan_device({}, loop.poster()).value();
+    constexpr std::uint32_t arenas = ExpertStore::arenas_max, num_lent = 10;
+    ExpertStore store(*device, 256, 256 * 1000, {.arena_bytes_max = 256});
+    const gpu::BufferId span =
+        device->create_buffer(256, gpu::BufferUsage::storage, "span").value();
+    const auto lend = [&](std::uint16_t expert) {
+        return store.lend({.owner = 1, .first = {1, expert}, .num_units = 1, .buffer = span});
+    };
+    EXPECT_EQ(store.slots_max(), arenas);
+    for (std::uint16_t i = 0; i < num_lent; ++i) EXPECT_EQ(lend(i), 0u);
+    EXPECT_EQ(store.slots_max(), arenas - num_lent);
+    EXPECT_EQ(store.slots_for(256 * 2000), arenas - num_lent);
+    const Bytes blob(256);
+    for (std::uint16_t i = 0; i < store.slots_max(); ++i)
+        ASSERT_TRUE(store.put(Unit{0, i}, blob).ok()) << i;
+    EXPECT_EQ(store.arenas().size(), arenas);
+    EXPECT_EQ(store.put(Unit{2, 0}, blob).error().code, ErrorCode::no_space);
+
+    // No arena is left for a further buffer.
+    EXPECT_EQ(lend(num_lent), 0u);
+    EXPECT_FALSE(store.is_lent({1, num_lent}));
+    EXPECT_EQ(store.lend({.owner = 1, .first = {0, 0}, .num_units = 2, .buffer = span}), 2u)
+        << "two experts keep their slots";
+    EXPECT_FALSE(store.is_lent({0, 0}));
+
+    EXPECT_TRUE(store.end_lending(1, true).empty());
+    EXPECT_EQ(store.slots_max(), arenas);
+    EXPECT_TRUE(store.put(Unit{2, 0}, blob).ok());
+    device->destroy_buffer(span);
 }
 
 // Returns the number of arenas of each of six layers with eight experts, which arrive in the order
