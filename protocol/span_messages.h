@@ -20,7 +20,7 @@ inline constexpr const char* span_cap = "span";
 // The capabilities of layers whose blobs have version 2, and version 3 (protocol/span_layer.h).
 inline constexpr const char* span2_cap = "span2";
 inline constexpr const char* span3_cap = "span3";
-// Name of the capability of a worker whose experts of a span's layers take memory once.
+// In HELLO: experts of a span's layers can take memory once. In WELCOME: the hub counts them once.
 inline constexpr const char* span_once_cap = "span_once";
 
 // Limits of the frames; encoders require them and decoders refuse what exceeds them.

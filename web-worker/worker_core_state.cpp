@@ -177,6 +177,7 @@ void WorkerCoreState::open_spans() {
          .held = [this](std::uint32_t first, std::uint32_t end) { return num_held(first, end); },
          .room =
              [this](std::uint32_t first, std::uint32_t end) {
+                 if (!model->hub_takes(span_once_cap)) first = end;
                  const std::uint64_t all = weights_bytes(report.status.budget_bytes),
                                      others = model->loader.num_assigned_outside(first, end) *
                                               model->welcome.expert_blob_bytes;
@@ -190,6 +191,7 @@ void WorkerCoreState::open_spans() {
 }
 
 std::uint32_t WorkerCoreState::num_held(std::uint32_t first_layer, std::uint32_t end_layer) const {
+    if (!model->hub_takes(span_once_cap)) return 0;
     const std::vector<Unit> units = model->store.units();
     return static_cast<std::uint32_t>(std::count_if(
         units.begin(), units.end(),
@@ -203,6 +205,7 @@ std::uint64_t WorkerCoreState::bytes_for_slots() const {
 
 Status WorkerCoreState::lend(const LentUnits& units) {
     model->lent_by = units.owner;
+    if (!model->hub_takes(span_once_cap)) return {};
     const std::uint32_t capacity = model->cache.capacity();
     const std::uint64_t num_held = model->store.lend(units);
     model->span_bytes += num_held * model->welcome.expert_blob_bytes;

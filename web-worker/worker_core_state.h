@@ -118,7 +118,8 @@ struct WorkerCoreState {
     std::uint64_t spans_bytes() const;
     // Makes the part for spans where the hub has the capability.
     void open_spans();
-    // ---- The following functions let experts use the memory of a span (SpanContext::lend).
+    // ---- The following functions let experts use the memory of a span (SpanContext::lend), where
+    // the hub counts with that. An earlier hub reckons with two copies.
     std::uint32_t num_held(std::uint32_t first_layer, std::uint32_t end_layer) const;
     std::uint64_t bytes_for_slots() const;
     Status lend(const LentUnits& units);

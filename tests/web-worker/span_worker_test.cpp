@@ -23,7 +23,9 @@ WorkerOptions with_spans() {
 // A worker whose hub serves the demo model. Its downloads come from the package.
 class SpanStage : public Stage {
   public:
-    explicit SpanStage(std::uint64_t budget_bytes) : Stage(budget_bytes, with_spans()) {
+    explicit SpanStage(std::uint64_t budget_bytes,
+                       std::vector<std::string> caps = {"budget", span_cap, span_once_cap})
+        : Stage(budget_bytes, with_spans()) {
         limits.hidden_size = config_.hidden_size;
         limits.num_layers = config_.num_layers;
         limits.num_experts = config_.num_experts;
@@ -37,7 +39,7 @@ class SpanStage : public Stage {
                              .top_k = config_.top_k,
                              .expert_blob_bytes = blob_bytes(),
                              .dtype = Dtype::f32,
-                             .caps = {"budget", span_cap}}));
+                             .caps = std::move(caps)}));
     }
     void fetch_blob(const Sha256& hash, std::uint64_t size_bytes, bool,
                     std::function<void(std::uint64_t, bool)> progress,
@@ -226,6 +228,22 @@ TEST(SpanWorkerTest, SpanCountsExpertsThatItTakesOver) {
     EXPECT_GT(must(decode_span_ready(stage.next(FrameType::span_ready))).num_pages, 0u);
     EXPECT_EQ(stage.status().units_ready, config.num_layers * config.num_experts);
     EXPECT_EQ(stage.answers(), wanted);
+}
+
+// A hub of an earlier version counts the experts of a span beside those that the worker holds.
+TEST(SpanWorkerTest, HubWithoutSpanOnceGetsTwoCopies) {
+    const ModelConfig& config = demo_model().package->config();
+    const std::uint64_t experts = config.num_layers * config.num_experts *
+                                  demo_model().package->expert_blob_bytes();
+    const std::vector<std::string> caps{"budget", span_cap};
+    SpanStage stage(experts * 4, caps), alone(experts * 4, caps);
+    stage.assign_all();
+    alone.run_until_phase(WorkerPhase::serving);
+    const std::uint64_t before = stage.device_bytes(), before_alone = alone.device_bytes();
+    const SpanReady ready = stage.promote({2, 4}, 4 << 20);
+    EXPECT_EQ(alone.promote({2, 4}, 4 << 20).num_pages, ready.num_pages);
+    EXPECT_EQ(stage.device_bytes() - before, alone.device_bytes() - before_alone);
+    EXPECT_EQ(stage.last_budget() / stage.blob_bytes(), alone.last_budget() / alone.blob_bytes());
 }
 
 }  // namespace

@@ -138,7 +138,7 @@ void SwarmSessions::on_hello(EventContext& context, Worker& worker, ByteView fra
     take_hello(worker, *hello);
     const auto asked = arithmetic_asked(options_);
     std::vector<std::string> caps{"budget", "held", times_cap, power_cap, slots_cap, tiers_cap};
-    if (options_.spans.on) caps.push_back(span_cap);
+    if (options_.spans.on) caps.insert(caps.end(), {span_cap, span_once_cap});
     FleetPlaces fleet = options_.fleet ? options_.fleet() : FleetPlaces{};
 
     context.send(
