@@ -157,8 +157,8 @@ bool WorkerCoreState::offers_spans() const {
     return options.make_spans && keeper.compute()->gpu() != nullptr && options.keep_bytes == 0;
 }
 
-std::uint64_t WorkerCoreState::spans_bytes() const {
-    return std::min(weights_bytes(report.status.budget_bytes) / 8 * 7, options.spans_bytes_max);
+std::uint64_t WorkerCoreState::spans_bytes(std::uint64_t budget_bytes) const {
+    return std::min(weights_bytes(budget_bytes) / 8 * 7, options.spans_bytes_max);
 }
 
 void WorkerCoreState::open_spans() {

@@ -115,7 +115,8 @@ struct WorkerCoreState {
     bool offers_spans() const;
     // Returns the limit of the memory for spans: a part of that for weights. The rest stays for
     // experts.
-    std::uint64_t spans_bytes() const;
+    std::uint64_t spans_bytes() const { return spans_bytes(report.status.budget_bytes); }
+    std::uint64_t spans_bytes(std::uint64_t budget_bytes) const;
     // Makes the part for spans where the hub has the capability.
     void open_spans();
     // ---- The following functions let experts use the memory of a span (SpanContext::lend), where

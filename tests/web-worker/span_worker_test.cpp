@@ -203,6 +203,30 @@ TEST(SpanWorkerTest, WorkerWithoutRoomReportsWhatItDropped) {
             EXPECT_EQ(stage.answer(unit), wanted[layer]) << layer;
 }
 
+// The lender lowers the limit below the span, and below the experts of the other layers.
+TEST(SpanWorkerTest, LowerLimitEndsASpanAndDropsExperts) {
+    const ModelConfig& config = demo_model().package->config();
+    const std::uint64_t num_units = config.num_layers * config.num_experts,
+                        experts = num_units * demo_model().package->expert_blob_bytes();
+    SpanStage stage(experts * 2);
+    stage.assign_all();
+    const auto wanted = stage.answers();
+    ASSERT_GT(stage.promote({2, 7}, 4 << 20).num_pages, 0u);
+    stage.sent.clear();
+    stage.core->set_budget(experts / 3);
+    stage.run_until([&] { return stage.status().units_ready <= num_units / 3; });
+    std::set<Unit> dropped;
+    for (const Bytes& frame : stage.sent)
+        if (decode_frame_header(frame)->type == FrameType::budget)
+            for (const Unit& unit : must(decode_budget(frame, stage.limits)).dropped)
+                dropped.insert(unit);
+    EXPECT_EQ(stage.status().units_ready, num_units - dropped.size());
+    EXPECT_LE(stage.last_budget(), experts / 3);
+    for (std::uint32_t layer = 0; layer < config.num_layers; ++layer)
+        if (const Unit unit = stage.unit(layer, layer); !dropped.contains(unit))
+            EXPECT_EQ(stage.answer(unit), wanted[layer]) << layer;
+}
+
 // The next span is loaded while the earlier one is measured, whose experts it takes over. They
 // count as the memory of the next span as soon as they are there, and not first when it is ready.
 TEST(SpanWorkerTest, SpanCountsExpertsThatItTakesOver) {
