@@ -79,8 +79,9 @@ void WorkerCoreState::settle() {
     if (!model->runner_ready) return report.enter(WorkerPhase::warming);
     const bool complete = model->loader.complete();
     if (!complete) model->warm = false;
-    // An expert in the memory of a span adds its bytes to the budget as long as it is assigned.
-    if (model->span_bytes > 0 && model->hub_takes(budget_cap) &&
+    // An expert in the memory of a span adds its bytes to the budget as long as it is assigned. The
+    // hub learns it once all of them are here.
+    if (complete && model->span_bytes > 0 && model->hub_takes(budget_cap) &&
         reported_bytes != model->cache.bytes_max())
         send_budget({});
 

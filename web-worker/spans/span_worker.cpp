@@ -17,6 +17,8 @@ constexpr std::uint32_t step_rows = 64;
 constexpr std::size_t waiting_max = 4096;
 // The most sequences with recurrent states. A step has a run for each.
 constexpr std::uint32_t states_max = step_rows;
+// A span for fewer texts, or shorter ones, is of no use. The hub plans with no less.
+constexpr std::uint32_t pages_min = 4, states_min = 2;
 
 // Frames of the hub that are handled in order.
 struct WaitingStep {
@@ -244,7 +246,8 @@ class SpanWorker : public SpanHost {
     }
 
     // Chooses the sizes of the span: with the most memory for keys and values with which no expert
-    // of another layer has to give way; and with what the hub allows, if there is no such size.
+    // of another layer has to give way; and with what the hub allows, if each such size is too
+    // small to be of use.
     // Returns the memory that the span needs; 0: it has no room for keys and values, or states.
     std::uint64_t choose_sizes(const DecoderModel& model, GpuDecoderOptions& options) {
         const std::uint64_t room = context_.room(wanted_->first_layer,
@@ -255,7 +258,12 @@ class SpanWorker : public SpanHost {
             return DecoderMemory::needs_of(model, sizes).all();
         };
         std::uint64_t kv_bytes = wanted_->kv_bytes_max, needed = needs(kv_bytes);
-        while (needed > room) needed = needs(kv_bytes = kv_bytes / 8 * 7);
+        while (needed > room) {
+            needed = needs(kv_bytes = kv_bytes / 8 * 7);
+            const bool is_of_use = options.pages >= pages_min &&
+                                   (sequences_max_ == 0 || sequences_max_ >= states_min);
+            if (!is_of_use) needed = 0;
+        }
         return needed > 0 ? needed : needs(wanted_->kv_bytes_max);
     }
 
