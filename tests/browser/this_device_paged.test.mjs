@@ -67,7 +67,9 @@ async function open(t, { is_little = false, is_short = false, is_full = false } 
     assert.notEqual(full_disk(module), module);
     await context.route("**/wasm/evicted_pages.js", (route) => {
       num_loads += 1;
-      return route.fulfill({ contentType: "text/javascript", body: full_disk(module) });
+      // Without this, a second worker may get the module from the browser's memory, and is not counted.
+      const headers = { "Cache-Control": "no-store" };
+      return route.fulfill({ contentType: "text/javascript", body: full_disk(module), headers });
     });
   }
   const page = await openChat(context, hub);
