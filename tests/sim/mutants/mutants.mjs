@@ -256,8 +256,7 @@ export const mutants = [
   },
   {
     file: 'round/round.cpp', what: 'gates are not rounded in deterministic rounds',
-    from: 'pair_gate[pair] = options.rounding.deterministic ? half_to_float(wire_gate[pair])',
-    to: 'pair_gate[pair] = options.rounding.deterministic && gate < 0 ? half_to_float(wire_gate[pair])',
+    from: '? options.rounding.rounded_gate(gate)', to: '? gate',
   },
   {
     file: 'round/round.cpp', what: 'only the last answer of a removed liar is discarded',
@@ -313,12 +312,12 @@ export const mutants = [
     from: 'span->suspended_for = std::min(2 * span->suspended_for, suspended_max);', to: ';',
   },
   {
-    file: 'span/span_client.cpp', what: 'a holder that refuses a step is asked again at once',
-    from: 'if (one.verdict != SpanVerdict::unknown_sequence) suspend(sent.span);', to: ';',
+    file: 'span/span_client_checks.cpp', what: 'a holder that refuses a step is asked again at once',
+    from: 'if (!lacks_tokens ||', to: 'if (false ||',
   },
   {
     file: 'span/span_client.cpp', what: 'a stalled holder is waited for as long as a lost check',
-    from: 'std::clamp(4 * sent.expected, options_.late_min, options_.late_max)', to: 'Duration(check_within)',
+    from: 'std::clamp(4 * sent.expected, options_.late_min, late_max)', to: 'Duration(check_within)',
   },
   {
     file: 'core/swarm_spans.cpp', what: 'the spans of a worker that left stay assigned',
