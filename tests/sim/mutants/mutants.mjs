@@ -313,11 +313,11 @@ export const mutants = [
   },
   {
     file: 'span/span_client_checks.cpp', what: 'a holder that refuses a step is asked again at once',
-    from: 'if (!lacks_tokens ||', to: 'if (false ||',
+    from: 'if (!lacks_tokens || (span != nullptr && ++span->refused_in_a_row > 1))', to: 'if (false)',
   },
   {
     file: 'span/span_client.cpp', what: 'a stalled holder is waited for as long as a lost check',
-    from: 'std::clamp(4 * sent.expected, options_.late_min, late_max)', to: 'Duration(check_within)',
+    from: 'std::clamp(4 * sent.expected, options_.late_min, late_max)', to: 'Duration(std::chrono::seconds(30))',
   },
   {
     file: 'core/swarm_spans.cpp', what: 'the spans of a worker that left stay assigned',
