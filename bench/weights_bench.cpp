@@ -196,7 +196,7 @@ void fetch(int port, const std::vector<Blob>& blobs, std::size_t first, bool dis
     }
 }
 
-// Measures a server at `port`, whose processor time `server_cpu` returns.
+// Measures a server at `port`; `server_cpu` returns its processor time.
 void measure(const char* server, const Flags& flags, int port, const std::vector<Blob>& blobs,
              const std::function<double()>& server_cpu) {
     std::atomic<bool> stop = false;

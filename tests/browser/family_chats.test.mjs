@@ -84,7 +84,7 @@ for (const [family, { syntax }] of Object.entries(families))
       if (family === gpt_oss) nearGolden(`${family}, two GPUs`, found, golden);
       await allRemote(hub, ["vulkan", "vulkan"]);
     });
-    // A hub with the flags that it has by default, whose words are its own.
+    // The hub has its default flags, and so its words differ from the exact ones.
     await shared(model, ["--backend", "cpu"], async (hub) => {
       await talkInAll(hub, family);
       await allRemote(hub, ["cpu", "cpu"]);

@@ -110,7 +110,7 @@ for (const webgpu of [true, false])
     await page.goBack();
     assert.match(await deviceSettled(page), /^Ready/);
     await page.waitForFunction(() => /remembers conv/.test(document.getElementById("remember-words").textContent));
-    // Another text takes the place of the conversation, whose pages then come from the files.
+    // Another text takes the place of the conversation. Its pages then come from the files.
     const address = page.url();
     await conversation(page, ["Who are you?"]);
     await page.goto(address);

@@ -20,7 +20,7 @@ WorkerOptions with_spans() {
     return options;
 }
 
-// A worker whose hub serves the demo model. Its downloads come from the package.
+// A worker at a hub with the demo model. Its downloads come from the package.
 class SpanStage : public Stage {
   public:
     explicit SpanStage(std::uint64_t budget_bytes,

@@ -90,7 +90,7 @@ struct HttpClient::Connection {
         return true;
     }
 
-    // Reads a body whose length is not known before.
+    // Reads a body of unknown length.
     template <class Stream, class Parser>
     bool read_chunks(Stream& stream, Parser& parser, const Reader& reader) {
         auto& body = parser.get().body();

@@ -53,7 +53,7 @@ struct SpanCounters {
     // rows of the steps that were sent, and of the answers that arrived.
     std::uint64_t step_bytes = 0, kv_bytes = 0, answer_bytes = 0;
     std::uint64_t step_rows = 0, answer_rows = 0;
-    std::uint64_t states = 0;   // sequences whose recurrent states were sent to a worker
+    std::uint64_t states = 0;   // recurrent states of sequences that were sent to a worker
     double difference_max = 0;  // largest difference of a check, as a share of the values
 };
 

@@ -140,7 +140,7 @@ double SpanClient::difference_of(const Check& check, const SpanResult& answer) {
     return most;
 }
 
-// A check whose answer was lost, refused or is no number.
+// Ends a check without an answer to compare: it was lost, refused or is no number.
 void SpanClient::settle_failed(Check& check, const Error& failure) {
     doubt(check.sent);
     if (failure.code == ErrorCode::non_finite) judge(check.sent.span, false, failure.message);

@@ -18,11 +18,9 @@
 #include "hub/base/sha256.h"
 #include "hub/commands/gpu/package_weights.h"
 #include "hub/engine/scores.h"
-#include "hub/model/pack/packer.h"
 #include "hub/model/pack/synth.h"
-#include "tests/hub/engine/engine_fixture.h"
 #include "tests/hub/gpu/arriving_weights.h"
-#include "tests/support/must.h"
+#include "tests/hub/gpu/hybrid_packages.h"
 #include "tests/support/posted_loop.h"
 #include "tests/support/repository.h"
 #include "tests/support/some_drafts.h"
@@ -44,20 +42,14 @@ Sha256 hash_of(std::span<const TokenId> tokens) { return sha256(std::as_bytes(to
 
 // `family`: a folder of tests/golden/families, or the shape of a package with random weights.
 std::shared_ptr<const ModelPackage> package_of(const std::string& family) {
+    if (std::filesystem::exists(repository() / "tests/golden/families" / family))
+        return test::golden_package(family);
     static const test::TemporaryFolder folder("hybrid-sequence");
     static std::map<std::string, std::shared_ptr<const ModelPackage>> packages;
     auto& package = packages[family];
     if (!package) {
-        PackOptions options;
-        options.expert_dtype = ExpertDtype::f32;
-        options.hub_f32 = true;
-        const auto golden = repository() / "tests/golden/families" / family;
-        if (std::filesystem::exists(golden))
-            must(pack_checkpoint(golden, folder.path() / family, options, test::compute_threads(),
-                                 {}));
-        else
-            must(synth_package(must(synth_shape(family)), family, 3, folder.path() / family,
-                               {.expert_dtype = ExpertDtype::int4}, test::compute_threads(), {}));
+        must(synth_package(must(synth_shape(family)), family, 3, folder.path() / family,
+                           {.expert_dtype = ExpertDtype::int4}, test::compute_threads(), {}));
         package = must(ModelPackage::open(folder.path() / family));
     }
     return package;
@@ -256,7 +248,7 @@ TEST_P(HybridSequenceTest, DraftsThatAreRolledBackChangeNoToken) {
         accepted += drafted.counts.accepted_tokens;
         rolled_back += drafted.counts.drafted_tokens - drafted.counts.accepted_tokens;
 
-        // The next turn goes on behind the answer, whose last rows may be in the journal.
+        // The next turn goes on behind the answer. Its last rows may be in the journal.
         Tokens text = prompt;
         text.insert(text.end(), plain.tokens.begin(), plain.tokens.end());
         text.push_back(7);

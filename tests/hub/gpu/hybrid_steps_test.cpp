@@ -24,6 +24,7 @@
 #include "hub/model/package/draft_head.h"
 #include "tests/hub/engine/engine_stage.h"
 #include "tests/hub/engine/known_drafts.h"
+#include "tests/hub/gpu/hybrid_packages.h"
 #include "tests/hub/gpu/requests.h"
 #include "tests/support/repository.h"
 #include "web-worker/gpu/device_decorator.h"
@@ -36,21 +37,6 @@ struct Kind {
     bool holds_experts = false;
 };
 constexpr Kind kinds[] = {{"qwen35-moe", true}, {"qwen35-moe", false}, {"qwen3-next", true}};
-
-std::shared_ptr<const ModelPackage> package_of(const std::string& family) {
-    static const test::TemporaryFolder folder("hybrid-steps");
-    static std::map<std::string, std::shared_ptr<const ModelPackage>> packages;
-    auto& package = packages[family];
-    if (!package) {
-        PackOptions options;
-        options.expert_dtype = ExpertDtype::f32;
-        options.hub_f32 = true;
-        must(pack_checkpoint(repository() / "tests/golden/families" / family,
-                             folder.path() / family, options, test::compute_threads(), {}));
-        package = must(ModelPackage::open(folder.path() / family));
-    }
-    return package;
-}
 
 GenerationRequest request_of(std::uint32_t i, std::uint32_t vocab_size) {
     GenerationRequest request = drawn_request(
@@ -93,7 +79,7 @@ class BreakingDevice : public gpu::DeviceDecorator {
 class HybridStepsTest : public testing::TestWithParam<Kind> {
   protected:
     HybridStepsTest()
-        : package_(package_of(GetParam().family)),
+        : package_(test::golden_package(GetParam().family)),
           local_(package_, test::compute_threads(), {}, Arithmetic::exact),
           experts_(local_),
           steps_(open()) {}

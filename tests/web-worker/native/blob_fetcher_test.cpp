@@ -1,7 +1,6 @@
 // Tests how a native worker fetches blobs, from a server of this test.
 #include "web-worker/native/blob_fetcher.h"
 
-#include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <openssl/sha.h>
 #include <sys/socket.h>
@@ -11,6 +10,7 @@
 #include <set>
 
 #include "protocol/text.h"
+#include "tests/web-worker/native/loopback_listener.h"
 
 namespace moex::native {
 namespace {
@@ -30,17 +30,9 @@ Bytes blob_of(std::size_t number, std::size_t bytes) {
 // Serves blobs by their hashes, to any number of connections.
 class BlobServer {
   public:
-    BlobServer() : listener_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-        sockaddr_in address{};
-        address.sin_family = AF_INET;
-        address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-        EXPECT_EQ(bind(listener_, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
-        EXPECT_EQ(listen(listener_, 64), 0);
-        socklen_t size = sizeof address;
-        getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &size);
-        port_ = ntohs(address.sin_port);
+    BlobServer() {
         acceptor_ = std::thread([this] {
-            for (int client = 0; (client = accept(listener_, nullptr, nullptr)) >= 0;)
+            for (int client = 0; (client = listener_.next()) >= 0;)
                 threads_.emplace_back([this, client] {
                     serve(client);
                     close(client);
@@ -48,10 +40,9 @@ class BlobServer {
         });
     }
     ~BlobServer() {
-        shutdown(listener_, SHUT_RDWR);
+        listener_.stop();
         acceptor_.join();
         for (std::thread& thread : threads_) thread.join();
-        close(listener_);
     }
     // Call this before the first fetch.
     Sha256 add(Bytes blob) {
@@ -70,9 +61,7 @@ class BlobServer {
         return served_.size();
     }
     void damage(const Sha256& hash) { blobs_[to_hex(hash)][0] ^= std::byte{1}; }
-    HubAddress address() const {
-        return {.url = {.host = "127.0.0.1", .port = std::to_string(port_)}};
-    }
+    HubAddress address() const { return listener_.address(); }
 
   private:
     void serve(int client) {
@@ -102,8 +91,7 @@ class BlobServer {
         }
     }
 
-    int listener_;
-    std::uint16_t port_ = 0;
+    LoopbackListener listener_{64};
     std::map<std::string, Bytes> blobs_;
     std::mutex mutex_;
     std::condition_variable changed_;

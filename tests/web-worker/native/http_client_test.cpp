@@ -1,7 +1,6 @@
 // Tests how a native worker reads the bodies of its hub's answers, from a server of this test.
 #include "web-worker/native/http_client.h"
 
-#include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -10,36 +9,24 @@
 #include <thread>
 
 #include "protocol/text.h"
+#include "tests/web-worker/native/loopback_listener.h"
 
 namespace moex::native {
 namespace {
 
 // Accepts one connection after the other. Reads one request for each answer, and sends the answer
-// in the given pieces. A connection ends after an answer whose last piece is empty.
+// in the given pieces. A connection ends after an answer that ends with an empty piece.
 class Server {
   public:
     using Answer = std::vector<std::string>;
-    explicit Server(std::vector<Answer> answers)
-        : listener_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)),
-          answers_(std::move(answers)) {
-        sockaddr_in address{};
-        address.sin_family = AF_INET;
-        address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-        EXPECT_EQ(bind(listener_, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
-        EXPECT_EQ(listen(listener_, 4), 0);
-        socklen_t size = sizeof address;
-        getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &size);
-        port_ = ntohs(address.sin_port);
+    explicit Server(std::vector<Answer> answers) : answers_(std::move(answers)) {
         thread_ = std::thread([this] { run(); });
     }
     ~Server() {
-        shutdown(listener_, SHUT_RDWR);
+        listener_.stop();
         thread_.join();
-        close(listener_);
     }
-    HubAddress address() const {
-        return {.url = {.host = "127.0.0.1", .port = std::to_string(port_)}};
-    }
+    HubAddress address() const { return listener_.address(); }
     int connections() const { return connections_; }
     const std::string& requests() const { return requests_; }  // once all answers were read
 
@@ -48,7 +35,7 @@ class Server {
         int client = -1;
         for (const Answer& answer : answers_) {
             if (client < 0) {
-                client = accept(listener_, nullptr, nullptr);
+                client = listener_.next();
                 ++connections_;
             }
             std::string request;
@@ -63,8 +50,7 @@ class Server {
         if (client >= 0) close(client);
     }
 
-    int listener_;
-    std::uint16_t port_ = 0;
+    LoopbackListener listener_{4};
     std::vector<Answer> answers_;
     std::atomic<int> connections_ = 0;
     std::string requests_;

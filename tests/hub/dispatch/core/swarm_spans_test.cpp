@@ -155,7 +155,7 @@ class SwarmSpansTest : public testing::Test {
     std::size_t layers_max_ = num_layers;
     bool loads_ = true;         // whether workers load spans
     std::set<WorkerId> calls_;  // workers that were sent calls of experts
-    // Workers with span_once, and those of them whose WELCOME lists it, too.
+    // Workers with span_once, and among these the ones that found it in WELCOME.
     std::set<WorkerId> can_take_once_, take_once_;
     WorkerId mute_ = 0;                             // answers no heartbeat
     std::map<WorkerId, std::uint32_t> heartbeats_;  // the newest one of each worker
@@ -299,7 +299,7 @@ TEST_F(SwarmSpansTest, WorkerThatCannotHoldItsLayersGetsHalfAsMany) {
     EXPECT_EQ(layers_of(b), std::nullopt);
 }
 
-// Hubs of a fleet move no worker whose layers are in use and would have no holder.
+// Hubs of a fleet move no worker if layers in use would lose their only holder.
 TEST_F(SwarmSpansTest, CopiesCountLayersThatNoOtherHolderCanTakeOver) {
     const WorkerId a = join(4, "a"), b = join(3, "b"), standby = join(4, "c");
     wait();
