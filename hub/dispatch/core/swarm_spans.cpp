@@ -1,6 +1,7 @@
 // Spans on the dispatch strand: placement, frames and answers.
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "hub/dispatch/core/swarm_state.h"
 
@@ -141,6 +142,7 @@ bool SwarmSpans::gives_way(EventContext& context, Worker& worker) {
     const Range free = layers_without_holder(room_of(worker));
     if (free.first == free.second) return false;
     context.send(worker, encode_span_release(id));
+    if (held.is_in_budget) rooms_.at(worker.id).freed_bytes = held.bytes;
     drop(id);
     return true;
 }
@@ -167,7 +169,7 @@ SwarmSpans::Room SwarmSpans::room_of(const Worker& worker) const {
     const std::uint64_t num_kept = worker.num_planned() -
                                    std::min<std::uint64_t>(worker.num_planned(), spare.size()),
                         taken = num_kept * options_.expert_blob_bytes;
-    std::uint64_t budget = worker.device.budget_bytes;
+    std::uint64_t budget = worker.device.budget_bytes + room.freed_bytes;
     for (const auto& [id, held] : held_)
         if (held.worker == worker.id && held.is_in_budget) budget += held.bytes;
     room.left = budget - std::min(budget, taken);
@@ -251,6 +253,9 @@ void SwarmSpans::append_holders(std::uint32_t layer, UnitCopies& copies,
 }
 
 void SwarmSpans::on_budget(WorkerId worker) {
+    // A worker reports what it has freed before it takes the memory of the next span.
+    const auto room = rooms_.find(worker);
+    if (room != rooms_.end() && std::exchange(room->second.freed_bytes, 0) > 0) return;
     for (auto& [id, held] : held_)
         if (held.worker == worker) held.is_in_budget = true;
 }

@@ -75,6 +75,8 @@ class SwarmSpans : public SwarmPart {
         std::uint64_t bytes = 0, kv_bytes = 0;
         std::uint32_t layers_max = 0;  // halved when the worker cannot hold what it was assigned
         bool takes_once = false;       // experts of the span that it holds take memory once
+        // What a span took that the hub has taken back, until the worker reports its budget.
+        std::uint64_t freed_bytes = 0;
         // What room_of() adds: the memory that the worker's experts leave, what of it is set aside
         // for keys and values, and for each layer the experts that it keeps beside the span.
         std::uint64_t left = ~std::uint64_t{0}, kv_set_aside = 0;

@@ -120,7 +120,10 @@ class SwarmSpansTest : public testing::Test {
         if (header.type == FrameType::heartbeat) heartbeats_[id] = header.sequence_id;
         if (header.type == FrameType::heartbeat && id != mute_)
             reply(encode_heartbeat(header.sequence_id));
-        if (header.type == FrameType::span_release) held_.erase(id);  // the holder's memory is free
+        if (header.type == FrameType::span_release) {
+            held_.erase(id);  // the holder's memory is free
+            reply(encode_budget({.budget_bytes = budget_bytes_}));
+        }
         if (header.type != FrameType::span_assign || !loads_) return;
         const SpanAssign assign = *decode_span_assign(frame, options_.limits);
         if (assign.layers.size() > layers_max_)
@@ -266,6 +269,26 @@ TEST_F(SwarmSpansTest, StandbyMovesToLayersThatLostTheirHolder) {
     wait();
     EXPECT_EQ(span_of(standby), span);
     EXPECT_EQ(core_->span_board()->ready().size(), 2u);
+}
+
+// Beside its span a worker has the memory for one more layer when it has to move.
+TEST_F(SwarmSpansTest, StandbyMovesToAsManyLayersAsItCouldHoldBefore) {
+    options_.local_fallback = false;
+    options_.replicas = 4;  // so that the first worker keeps every expert
+    kv_bytes_ = 100'000;
+    budget_bytes_ = kv_bytes_ + num_layers * num_experts * blob_bytes;
+    const WorkerId experts = join(0, "experts");
+    const std::uint64_t kv_layer_bytes = 4 * 128 * span_kv_bytes(1, 1, kv_size);
+    budget_bytes_ = kv_bytes_ + 5 * layer_bytes + kv_layer_bytes;
+    const WorkerId a = join(4, "a"), b = join(3, "b"), standby = join(4, "c");
+    wait();
+    ASSERT_EQ(units_[experts].size(), num_layers * num_experts);
+    ASSERT_EQ(layers_of(standby), Range(2, 6));
+    core_->span_board()->set_used({span_of(a), span_of(b)});
+    leave(b);
+    wait();
+    EXPECT_EQ(layers_of(standby), Range(6, 9));
+    EXPECT_EQ(layers_of(a), Range(2, 6));
 }
 
 TEST_F(SwarmSpansTest, HolderInUseDoesNotMove) {
