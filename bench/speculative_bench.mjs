@@ -6,7 +6,7 @@
 //     [--header]
 // off: `serve --speculative off`, the base of all ratios; ngram: --speculative as given; DIR: also with --draft DIR;
 // replay@P or replay@P+MS: answers that were given before, each token of them right with the probability P and charged
-// with MS milliseconds (replay_hub), for models with random weights. Each prompt is then sent once beforehand.
+// with MS milliseconds (replay_hub), for models with random weights. Each prompt is then sent to every hub beforehand.
 // A share P [0] of the frames on each line is late by X ms [200] more, and what follows it waits. The line gets its
 // round trip time once the worker has loaded its weights and the answers to be drafted have been given.
 // Prompts are --words words of FILE each, from --prompts places of it; with --ids, N token ids each, for a package
@@ -194,7 +194,8 @@ try {
       const opened = await Promise.allSettled(list("drafts").map(open));
       sides.push(...opened.flatMap(({ value }) => value ?? []));
       for (const { reason } of opened) if (reason) throw reason;
-      for (const side of sides.filter(({ learns }) => learns))
+      // All sides are asked, so that each has the same prompts in its cache.
+      for (const side of sides.some(({ learns }) => learns) ? sides : [])
         await Promise.all(prompts.map((prompt, i) => stream(side, prompt, i)));
       for (const side of sides) {
         side.line.set(Number(rtt_ms));

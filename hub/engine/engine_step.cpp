@@ -89,7 +89,7 @@ void EngineState::share_prompt_rows(std::vector<Generation*> prompts, std::uint3
 
     Duration time_left{};
     if (is_timed) {
-        time_left = cost.prompt_time(shape.decode_rows, shape.num_prompts);
+        time_left = cost.prompt_time(shape.decode_rows, shape.num_prompts, shape.drafted_rows);
         rows_left = std::min(rows_left, cost.prompt_rows_max());
     }
 

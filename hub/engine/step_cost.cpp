@@ -11,6 +11,8 @@ namespace {
 constexpr double plain_gain = 0.2;
 // A single measurement counts as at most twice and at least half of the expected value.
 constexpr double surprise_max = 2.0;
+// After this number of steps beyond it, all in the same direction, durations are learned anew.
+constexpr std::uint32_t surprises_max = 3;
 constexpr std::uint32_t plain_step_every = 16;
 // Factor by which the weight of older steps shrinks with each new step: it halves every 46 steps.
 constexpr double memory = 0.985;
@@ -61,15 +63,32 @@ std::optional<double> StepCost::plain_ms(std::uint32_t decode_rows) const {
     return std::nullopt;
 }
 
-double StepCost::stretch(std::uint32_t decode_rows, std::uint32_t num_prompts) const {
-    const double crowd = (num_prompts - 2.0) / std::max(1u, decode_rows);
+double StepCost::stretch(std::uint32_t num_sequences, std::uint32_t num_prompts) const {
+    const double crowd = (num_prompts - 2.0) / std::max(1u, num_sequences);
     const double wanted = 1 + (stretch_max_ - 1) * std::clamp(crowd, 1.0, crowd_max);
     const double in_time = late_max * stretch_max_ / std::exp(late_log_);
     return std::clamp(in_time, (1 + wanted) / 2, wanted);
 }
 
 bool StepCost::wants_plain_step(std::uint32_t decode_rows) const {
-    return !plain_ms(decode_rows) || steps_since_plain_ >= plain_step_every;
+    return !plain_ms(decode_rows) || steps_since_plain_ >= plain_step_every ||
+           surprises_ >= surprises_max;
+}
+
+// Counts the steps in a row that lasted much longer, or much shorter, than expected.
+void StepCost::notice(double took_over_expected) {
+    const bool is_long = took_over_expected > surprise_max,
+               is_short = took_over_expected < 1 / surprise_max;
+    if (!is_long && !is_short) {
+        surprises_ = 0;
+        return;
+    }
+    if (surprises_ == 0 || surprised_by_long_ != is_long) {
+        surprises_ = 0;
+        late_log_before_ = late_log_;
+    }
+    surprised_by_long_ = is_long;
+    ++surprises_;
 }
 
 void StepCost::record(const StepShape& shape, Duration took) {
@@ -81,11 +100,14 @@ void StepCost::record(const StepShape& shape, Duration took) {
     const std::optional<double> plain = plain_ms(shape.decode_rows);
     if (!plain) return;  // not known only if the step was composed before the first measurement
 
-    const double kept_ms = late_max * stretch(shape.decode_rows, shape.num_prompts) * *plain;
+    const double kept_ms = late_max *
+                           stretch(shape.decode_rows - shape.drafted_rows, shape.num_prompts) *
+                           *plain;
     double counted = ms;
     if (num_learned_ > 0) {
         const double expected_ms = to_ms(expected(shape));
         counted = std::clamp(ms, expected_ms / surprise_max, expected_ms * surprise_max);
+        notice(ms / expected_ms);
         learn_spread(ms / expected_ms);
     }
     const double extra_ms = std::max(0.0, counted - *plain);
@@ -98,6 +120,12 @@ void StepCost::record(const StepShape& shape, Duration took) {
 
 void StepCost::learn_plain(std::uint32_t decode_rows, double ms) {
     steps_since_plain_ = 0;
+    if (const auto expected_ms = plain_ms(decode_rows)) notice(ms / *expected_ms);
+    if (surprises_ >= surprises_max) {
+        measured_ms_.clear();
+        late_log_ = late_log_before_;
+        surprises_ = 0;
+    }
     if (measured_ms_.size() <= decode_rows) measured_ms_.resize(decode_rows + 1);
     double& plain = measured_ms_[decode_rows];
     const double counted = std::clamp(ms, plain / surprise_max, plain * surprise_max);
@@ -162,8 +190,10 @@ void StepCost::choose_trial(std::uint32_t prompt_rows, double extra_ms, double p
     prompt_rows_min_ = steps_alike_ >= trial_every && is_in_time ? prompt_rows + 1 : 1;
 }
 
-Duration StepCost::prompt_time(std::uint32_t decode_rows, std::uint32_t num_prompts) const {
-    const double beyond = stretch(decode_rows, num_prompts) - 1, first = cost_ms_[any];
+Duration StepCost::prompt_time(std::uint32_t decode_rows, std::uint32_t num_prompts,
+                               std::uint32_t drafted_rows) const {
+    const double beyond = stretch(decode_rows - drafted_rows, num_prompts) - 1,
+                 first = cost_ms_[any];
     const double ms = beyond * plain_ms(decode_rows).value_or(0) - first;
     return from_ms(std::max(ms, worth_it * first));
 }

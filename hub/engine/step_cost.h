@@ -5,6 +5,10 @@
 // cost for each prompt row; and for attention one cost that grows with the position of a chunk and
 // one that grows with the position of each row. The cost of prompt rows is learned only from steps
 // that have both kinds of rows.
+// A line to the workers, or the machine, may become slower or faster within a moment. After several
+// steps in a row that all lasted much longer, or all much shorter, than expected, the decode rows
+// alone are measured; if that step surprises as well, all durations of decode rows are learned
+// anew.
 // This class reads no clock: the caller passes durations. Owner: the engine's thread.
 // Source: Ljung and Soderstrom, "Theory and Practice of Recursive Identification", 1983 (least
 // squares with forgetting, section 2.6). A coefficient about which recent steps give no information
@@ -50,14 +54,16 @@ class StepCost {
     // Returns true if the next step with this number of decode rows should have no prompt rows, so
     // that the cost of these decode rows alone is measured. That is the case if neither this cost
     // nor the cost of half to twice as many rows is known. It is also the case after every 16 steps
-    // with prompt rows, because the cost changes as answers grow.
+    // with prompt rows, because the cost changes as answers grow, and after 3 steps in a row that
+    // lasted more than twice as long, or less than half as long, as expected.
     bool wants_plain_step(std::uint32_t decode_rows) const;
 
-    // Returns the time that a step with `decode_rows` decode rows may spend on prompt chunks while
-    // `num_prompts` prompts wait. The fixed cost of having any prompt rows is already subtracted,
-    // but a part of that cost remains as a minimum. The result is known when wants_plain_step() is
-    // false.
-    Duration prompt_time(std::uint32_t decode_rows, std::uint32_t num_prompts) const;
+    // Returns the time that a step with `decode_rows` decode rows, of which `drafted_rows` are
+    // drafted, may spend on prompt chunks while `num_prompts` prompts wait. The fixed cost of
+    // having any prompt rows is already subtracted, but a part of that cost remains as a minimum.
+    // The result is known when wants_plain_step() is false.
+    Duration prompt_time(std::uint32_t decode_rows, std::uint32_t num_prompts,
+                         std::uint32_t drafted_rows = 0) const;
     // Returns how many rows of one prompt from `position` on take about `time`; may be 0.
     std::uint32_t rows_within(Duration time, std::uint32_t position) const;
     Duration rows_time(std::uint32_t rows, std::uint32_t position) const;
@@ -86,7 +92,8 @@ class StepCost {
     static Terms terms_of(const StepShape& shape);
 
     std::optional<double> plain_ms(std::uint32_t decode_rows) const;
-    double stretch(std::uint32_t decode_rows, std::uint32_t num_prompts) const;
+    double stretch(std::uint32_t num_sequences, std::uint32_t num_prompts) const;
+    void notice(double took_over_expected);
     void learn_plain(std::uint32_t decode_rows, double ms);
     void learn_terms(const Terms& terms, double extra_ms, double weight);
     void learn_spread(double took_over_expected);
@@ -97,6 +104,10 @@ class StepCost {
     std::vector<double> measured_ms_;
     // number of steps with prompt rows since the last step without prompt rows
     std::uint32_t steps_since_plain_ = 0;
+    // Steps in a row that surprised in the same direction, and `late_log_` before the first one.
+    std::uint32_t surprises_ = 0;
+    bool surprised_by_long_ = false;
+    double late_log_before_ = 0;
     Terms cost_ms_{};  // learned cost of each term, never below 0
     // weighted sums of products of two terms, over recent steps
     std::array<Terms, num_terms> moments_{};

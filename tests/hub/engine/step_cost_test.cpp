@@ -236,5 +236,60 @@ TEST(StepCostTest, SingleSlowStepChangesLittle) {
     EXPECT_LE(cost.prompt_time(1, 1), 25ms);
 }
 
+// Drafted rows make the prompts no smaller a crowd.
+TEST(StepCostTest, CrowdIsCountedBySequences) {
+    StepCost cost(stretch);
+    cost.record({.decode_rows = 16}, 20ms);
+    EXPECT_EQ(cost.prompt_time(16, 8), 20ms);
+    EXPECT_EQ(cost.prompt_time(16, 8, 12), 30ms);
+}
+
+// Regression: the workers' line became longer while many prompts waited, with another number of
+// decode rows in nearly each step. The steps were then taken for slow because of their prompt rows,
+// so that prompts got a row a step.
+TEST(StepCostTest, PromptsKeepTheirRowsWhenALineChanges) {
+    StepCost cost(stretch);
+    double line_ms = 0;
+    const auto steps_of = [&](std::uint32_t num_rows) {
+        std::uint32_t steps = 0;
+        for (std::uint32_t left = num_rows; left > 0; ++steps) {
+            const std::uint32_t sequences = 8 + steps % 24, drafted = steps % 5 * 8,
+                                decode_rows = sequences + drafted;
+            const double plain_ms = line_ms + 4 + 0.2 * decode_rows;
+            std::uint32_t rows = 0;
+            if (!cost.wants_plain_step(decode_rows)) {
+                const Duration time = cost.prompt_time(decode_rows, 1, drafted);
+                rows = std::min({left, cost.prompt_rows_max(),
+                                 std::max(cost.prompt_rows_min(), cost.rows_within(time, 0))});
+            }
+            cost.record({.decode_rows = decode_rows,
+                         .drafted_rows = drafted,
+                         .prompt_rows = rows,
+                         .num_prompts = 1},
+                        ms(plain_ms + 0.1 * rows));
+            left -= rows;
+        }
+        return steps;
+    };
+    steps_of(4000);
+    EXPECT_LE(steps_of(4000), 60u);
+    line_ms = 40;
+    EXPECT_LE(steps_of(4000), 40u) << "a step has room for more prompt rows than before";
+    line_ms = 0;
+    EXPECT_LE(steps_of(4000), 80u);
+    EXPECT_LE(steps_of(4000), 60u);
+}
+
+TEST(StepCostTest, StepsThatAreLateNowAndThenKeepWhatIsKnown) {
+    StepCost cost(stretch);
+    for (int i = 0; i < 50; ++i) cost.record({.decode_rows = 8}, 20ms);
+    for (int i = 0; i < 2; ++i) cost.record({.decode_rows = 8}, 100ms);
+    cost.record({.decode_rows = 8}, 20ms);
+    for (int i = 0; i < 2; ++i) cost.record({.decode_rows = 8}, 100ms);
+    EXPECT_LE(cost.prompt_time(8, 1), 45ms);
+    cost.record({.decode_rows = 8}, 100ms);
+    EXPECT_EQ(cost.prompt_time(8, 1), 100ms);
+}
+
 }  // namespace
 }  // namespace moex
