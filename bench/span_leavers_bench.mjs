@@ -1,13 +1,14 @@
 // Ends the holder of whole layers in the midst of answers, with a long context, and counts failed answers, changed
 // texts, the stall and the bytes that are sent again.
 //   node bench/span_leavers_bench.mjs [--answers 200] [--users 4] [--context 850] [--rtt 60] [--ways kill,stop,close]
-//     [--holders 1,2] [--header]
-// MOEX_BUILD: build folder [build], with moex-hub, moex-worker and delay_line. The hub serves the demo and computes no
-// experts itself: one native worker on the processor holds them. One or two further ones, on Vulkan, hold layers 2 to 6
-// whole; each has a line of its own with the given round trip time. All `users` answers run at once, each with a prompt
-// of its own of about `context` tokens, which the hub computed before. Once each has 6 pieces of text, and the holder
-// has answered 4 steps of them, that holder is ended: by SIGKILL, by SIGSTOP for 20 s, or by cutting its connection.
-// Then another worker takes its place. The answers are spread evenly over the cells.
+//     [--holders 1,2] [--model DIR] [--holder-args "ARGS"] [--header]
+// MOEX_BUILD: build folder [build], with moex-hub, moex-worker and delay_line. The hub serves the demo, or the package
+// DIR, whose prompts are token ids if it has no tokenizer. It computes no experts itself: one native worker on the
+// processor holds them. One or two further ones, on Vulkan, hold layers whole (2 to 6 of the demo); each has a line of
+// its own with the given round trip time. All `users` answers run at once, each with a prompt of its own of about
+// `context` tokens, which the hub computed before. Once each has 6 pieces of text, and the holder has answered 4 steps
+// of them, that holder is ended: by SIGKILL, by SIGSTOP for 20 s, or by cutting its connection. Then another worker
+// takes its place. The answers are spread evenly over the cells.
 // CSV: a row for each cell. in_midst: answers that still ran then; failed: answers with an error; changed: texts that
 // differ from the same prompt's without spans; stall_p50_ms, stall_max_ms: longest pause between two pieces of an
 // answer after that; steady_max_ms: the same in answers that nothing disturbs; late, lost: steps that the hub computed
@@ -15,11 +16,14 @@
 // disturbs, since each new sequence's are brought once.
 // exit: 1 when an answer failed or a text changed, or a stall was longer than 3 s with one holder or 1 s with two
 // example: nice node bench/span_leavers_bench.mjs --header > bench/results/span_leavers.MACHINE.csv
+import { existsSync, readFileSync } from "node:fs";
+import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 
 import { readFlags } from "./flags.mjs";
 
-const options = { answers: "200", users: "4", context: "850", rtt: "60", ways: "kill,stop,close", holders: "1,2" };
+const options = { answers: "200", users: "4", context: "850", rtt: "60", ways: "kill,stop,close", holders: "1,2",
+  model: "static/models/demo", "holder-args": "--budget-mb 200" };
 const with_header = readFlags("span_leavers_bench", options);
 process.env.MOEX_BUILD ??= "build";
 const { Hub, NativeWorker, chat } = await import("../tests/browser/support/hub.mjs");
@@ -31,8 +35,11 @@ const sentences = ["The old man sat by the sea and looked at the ships. ", "A ke
   "The king had two sons, and neither would speak. ", "In the winter the clock stood still for a day. "];
 const quantile = (list, q) => [...list].sort((a, b) => a - b)[Math.min(list.length - 1, Math.floor(list.length * q))];
 
-const hub = await Hub.start(["--arithmetic", "exact", "--speculative", "off", "--timeout-ms", "60000",
-  "--round-deadline-s", "300", "--local-fallback", "off", "--spans", "auto", "--kv-disk-mb", "0"]);
+const { config, name: model } = JSON.parse(readFileSync(join(options.model, "manifest.json"), "utf8"));
+const has_tokenizer = existsSync(join(options.model, "tokenizer.json"));
+const hub = await Hub.start(["--model", options.model, "--arithmetic", "exact", "--speculative", "off",
+  "--timeout-ms", "60000", "--round-deadline-s", "300", "--local-fallback", "off", "--spans", "auto",
+  "--kv-disk-mb", "0"]);
 
 // A worker on a line of its own.
 class Far {
@@ -52,6 +59,8 @@ class Far {
 
 // The prompt of a user: about `context` tokens, of which the first ones are different for each user.
 async function promptOf(user) {
+  if (!has_tokenizer)
+    return Array.from({ length: context }, (_, i) => (user * 104_729 + i * 7919) % config.vocab_size);
   const count = async (content) => (await (await fetch(`${hub.url}/tokenize`, {
     method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ content }),
   })).json()).tokens.length;
@@ -59,9 +68,9 @@ async function promptOf(user) {
   for (let i = user; await count(text) < context - 40; i += 1) text += sentences[i % sentences.length];
   return `${text}Tell me what happened next.`;
 }
-const request = (content, spans, length = max_tokens) => ({
-  model: "moex-demo", messages: [{ role: "user", content }], temperature: 0, max_tokens: length, ignore_eos: true,
-  moex: { spans },
+const request = (prompt, spans, length = max_tokens) => ({
+  model, ...(has_tokenizer ? { messages: [{ role: "user", content: prompt }] } : { prompt }), temperature: 0,
+  max_tokens: length, ignore_eos: true, moex: { spans },
 });
 
 // Asks for all texts at once. disturb() is called when each answer has 6 pieces and the spans have answered 4 steps
@@ -104,12 +113,11 @@ async function settle(prompts, num_holders) {
   }
 }
 
-const vulkan = ["--budget-mb", "200"];
 const holders = new Map();      // nickname -> Far
 let started = 0;
-async function join() {
+async function startHolder() {
   const name = `holder ${started += 1}`;
-  holders.set(name, await Far.start(["--nickname", name, ...vulkan]));
+  holders.set(name, await Far.start(["--nickname", name, ...options["holder-args"].split(" ")]));
 }
 // Ends the holder that is used, in one of the ways. Resolves when it has ended.
 async function endOne(way, { workers, spans }) {
@@ -146,7 +154,7 @@ try {
     const sum = { in_midst: 0, failed: 0, changed: 0, late: 0, lost: 0, kv: 0, steady_kv: 0 };
     const stalls = [], steady = [];
     for (let round = 0; round < rounds; round += 1) {
-      while (holders.size < num_holders) await join();
+      while (holders.size < num_holders) await startHolder();
       await settle(prompts, num_holders);
       const from = await spansOf();
       for (const { stall_ms } of await askAll(prompts, "auto")) steady.push(stall_ms);

@@ -129,7 +129,8 @@ export class NativeWorker {
 
 // Streams a chat. Resolves to {text, chunks, finish, moex, error}; `onToken(count)` is called for each piece of text.
 export async function chat(hub, body, onToken = () => {}) {
-  const response = await fetch(`${hub.url}/v1/chat/completions`, {
+  const route = body.prompt ? "completions" : "chat/completions";
+  const response = await fetch(`${hub.url}/v1/${route}`, {
     method: "POST", headers: { "Content-Type": "application/json" },
     body: JSON.stringify({ stream: true, stream_options: { include_usage: true }, ...body }),
   });
@@ -149,8 +150,9 @@ export async function chat(hub, body, onToken = () => {}) {
       answer.chunks.push(chunk);
       if (chunk.error) answer.error = chunk.error;
       const choice = chunk.choices?.[0];
-      if (choice?.delta?.content) {
-        answer.text += choice.delta.content;
+      const piece = choice?.delta?.content ?? choice?.text;
+      if (piece) {
+        answer.text += piece;
         await onToken(answer.chunks.length, answer.text);
       }
       if (choice?.finish_reason) answer.finish = choice.finish_reason;
