@@ -2,10 +2,13 @@
 // on one GPU.
 //   decoder_bench [--device NAME] [--shapes NAME,...|all] [--weights int4|bf16|f32|mixed|mxfp4,...]
 //                 [--fetch I,...] [--tokens N] [--turns N] [--context N] [--prompt N]
-//                 [--kernels on|off] [--kv f32|f16|u8] [--ablation on|off] [--spread on|off]
+//                 [--behind N] [--kernels on|off] [--kv f32|f16|u8] [--ablation on|off] [--spread
+//                 on|off]
 // CSV: what, shape, weights, fetch, tokens, ms_token, tok_s, ms_least, ms_most, prep_ms, issue_ms,
 // exec_ms, fetch_ms, model_ms, utilisation, dispatches, created, mb, gb_s. The columns are
 // explained in web-worker/decoder/decoder_timing.h; /bench.html measures the same in a tab.
+// --behind N: the prompt follows N tokens that are not computed. Their keys and values are zeros,
+// which takes as long to read as others.
 // --ablation on: also measures steps that create all buffers and bind groups anew. Other WebGPU
 // programs do this, since it is cheap there. Here each creation waits for the GPU.
 // --spread: computes a single row over more lanes (GpuDecoderOptions); on by default where the GPU
@@ -69,6 +72,8 @@ Options options_of(int argc, char** argv) {
             timing.context = std::max(128u, number);
         else if (flag == "--prompt")
             timing.prompt = std::max(1u, number);
+        else if (flag == "--behind")
+            timing.behind = number;
         else if (flag == "--kernels")
             timing.kernels = value == "on";
         else if (flag == "--spread")

@@ -28,6 +28,7 @@ void DecoderTimingOptions::shorten() {
     tokens = std::min(tokens, 8u);
     turns = 1;
     prompt = std::min(prompt, 16u);
+    behind = std::min(behind, 32u);
     context = 128;
 }
 
@@ -60,7 +61,8 @@ void DecoderTiming::start(std::function<void(const DecoderTimingRow&)> row,
     if (!word.ok()) return fail(word.error());
     word_ = *word;
 
-    prompt_.resize(std::clamp(options_.prompt, 1u, options_.context / 2));
+    options_.behind = std::min(options_.behind, options_.context / 2);
+    prompt_.resize(std::clamp(options_.prompt, 1u, (options_.context - options_.behind) / 2));
     for (std::uint32_t i = 0; i < prompt_.size(); ++i) prompt_[i] = 1 + i % 1000;
     plan();
     next();
@@ -148,10 +150,16 @@ void DecoderTiming::load() {
     held(device_.set_patterns({}));
 }
 
+// Starts the sequence again, behind the tokens that are not computed.
+void DecoderTiming::begin_sequence() {
+    decoder_->rewind(0);
+    if (options_.behind > 0) decoder_->resume(options_.behind);
+}
+
 // Starts the sequence again with `tokens` tokens, repeating the prompt, and chooses the first token
 // of the answer.
 bool DecoderTiming::feed(std::uint32_t tokens) {
-    decoder_->rewind(0);
+    begin_sequence();
     while (tokens > 0) {
         const auto count = std::min(
             {tokens, decoder_->rows_max(), static_cast<std::uint32_t>(prompt_.size())});
@@ -284,7 +292,7 @@ void DecoderTiming::step_one_by_one(Condition& condition, std::uint32_t left) {
 
 // Measures an answer whose steps are issued ahead, from the first received token to the last.
 void DecoderTiming::ahead(Condition& condition) {
-    decoder_->rewind(0);
+    begin_sequence();
     heard_ = 0;
     // Keep the previous loop alive: this function may run inside its callback on_end.
     loop_before_ = std::move(loop_);

@@ -27,6 +27,8 @@ struct DecoderTimingOptions {
     // Number of times that each condition is measured, in alternation with the other conditions.
     std::uint32_t turns = 3;
     std::uint32_t context = 1024, prompt = 128;
+    // Tokens before the prompt, which are not computed: their keys, values and states are zeros.
+    std::uint32_t behind = 0;
     bool ablation = true;        // also measure the conditions none, reuse and pipeline
     bool kernels = false;        // also measure the time of each kernel in a step
     std::optional<bool> spread;  // GpuDecoderOptions
@@ -94,6 +96,7 @@ class DecoderTiming {
     bool held(const Status& status);
     void plan();
     void load();
+    void begin_sequence();
     bool feed(std::uint32_t tokens);
     void read_one(Then then);
 
