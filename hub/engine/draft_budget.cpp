@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstdlib>
 #include <numeric>
+#include <utility>
 
 namespace moex {
 namespace {
@@ -29,6 +30,8 @@ constexpr std::uint32_t plain_steps_min = 3;
 constexpr std::uint32_t pause_min = 16, pause_max = 1024;
 // Even if drafts pay, a plain step follows after this many steps.
 constexpr std::uint32_t pause_max_paid = 128;
+// After this number of steps with drafts, what is known serves others as a first estimate.
+constexpr std::uint32_t lent_steps_min = 8;
 // Drafted rows for each four sequences in a trial, and the least gain a sequence that is worth one.
 constexpr std::uint32_t trial_rows_min = 2;
 constexpr double trial_gain_min = 0.05;
@@ -37,6 +40,32 @@ constexpr double trial_gain_min = 0.05;
 
 double DraftBudget::Kind::row_ms() const {
     return num_drafted > 0 ? std::max(0.0, extra_ms / rows) : 0;
+}
+
+// Gives a kind of steps that was not seen yet what is known of a neighbour. Its own steps soon
+// count more.
+void DraftBudget::begin(std::size_t kind) {
+    Kind& own = kinds_[kind];
+    if (std::exchange(own.has_begun, true)) return;
+    for (const std::size_t other : {kind + 1, kind - 1}) {
+        if (other >= num_kinds || kinds_[other].num_drafted < lent_steps_min) continue;
+        const Kind& known = kinds_[other];
+        own = {.plain_ms = known.plain_ms,
+               .rows = (1 - memory) * known.rows,
+               .extra_ms = (1 - memory) * known.extra_ms,
+               .num_plain = plain_steps_min,
+               .num_drafted = known.num_drafted,
+               .pause = pause_min,
+               .has_begun = true,
+               .has_paid = known.has_paid};
+        return;
+    }
+}
+
+// Forgets everything: the line or the machine is another one. `latest`: of the latest steps.
+void DraftBudget::forget(Kind& latest) {
+    kinds_.fill({});
+    latest.has_begun = true;
 }
 
 std::size_t DraftBudget::kind_of(std::uint32_t sequences) {
@@ -61,6 +90,7 @@ std::uint32_t DraftBudget::best_of(const Kind& kind, std::uint32_t sequences,
 
 std::uint32_t DraftBudget::choose(std::uint32_t sequences, std::span<const double> gains) {
     Kind& kind = kinds_[kind_of(sequences)];
+    begin(kind_of(sequences));
     if (gains.empty() || kind.num_plain < plain_steps_min || kind.plain_ms <= 0) return 0;
 
     const std::uint32_t best = best_of(kind, sequences, gains);
@@ -95,7 +125,7 @@ void DraftBudget::record(std::uint32_t sequences, std::uint32_t drafted_rows, Du
         if (std::abs(kind.surprises) < surprises_max)
             ms = std::clamp(ms, usual / surprise_max, usual * surprise_max);
         else
-            kind = {};
+            forget(kind);
     }
 
     if (drafted_rows == 0) {

@@ -6,10 +6,12 @@
 // experts on this machine a row costs nearly as much as a step, and none may pay.
 // Both times are learned from real steps, for each number of sequences between the same powers of
 // two: `plain` as the mean of recent steps without drafts, `row` as what recent steps with drafts
-// took longer, divided by their drafted rows. Now and then a step has another number of rows than
-// the best one, so that both times stay known; such trials become rarer while they change nothing.
-// A single step that lasts much longer or shorter than expected counts little. After several such
-// steps in a row the line or the machine is another one, and both times are learned anew.
+// took longer, divided by their drafted rows. What is known of half or twice as many sequences is a
+// first estimate, so that answers which end one after the other need not learn anew each time. Now
+// and then a step has another number of rows than the best one, so that both times stay known; such
+// trials become rarer while they change nothing. A single step that lasts much longer or shorter
+// than expected counts little. After several such steps in a row the line or the machine is another
+// one, and both times are learned anew.
 // This class reads no clock: the caller passes durations. Owner: the engine's thread.
 #pragma once
 
@@ -39,7 +41,8 @@ class DraftBudget {
         double rows = 0, extra_ms = 0;
         std::uint32_t num_plain = 0, num_drafted = 0;
         std::uint32_t steps_since = 0, pause = 0;
-        bool has_paid = false;  // at the latest choice without a trial, drafted rows paid
+        bool has_begun = false;  // a step had this number of sequences
+        bool has_paid = false;   // at the latest choice without a trial, drafted rows paid
         // latest steps that all took far longer than expected; negative: far shorter
         std::int32_t surprises = 0;
         double row_ms() const;  // learned cost of one drafted row, at least 0
@@ -47,6 +50,8 @@ class DraftBudget {
     // Returns the expected duration in ms of a step; 0: nothing is known about such steps.
     double expected_ms(std::uint32_t sequences, std::uint32_t drafted_rows) const;
     static std::size_t kind_of(std::uint32_t sequences);
+    void begin(std::size_t kind);
+    void forget(Kind& latest);
     static std::uint32_t best_of(const Kind& kind, std::uint32_t sequences,
                                  std::span<const double> gains);
 

@@ -141,6 +141,36 @@ TEST(DraftBudgetTest, AnotherLineIsLearnedWithinAFewSteps) {
     EXPECT_LE(run(20, 24, 12), 2u);
 }
 
+// Answers that run together end one after the other. Each number of sequences that was not seen yet
+// begins with what is known of its neighbour.
+TEST(DraftBudgetTest, FewerSequencesNeedNoPlainStepsFirst) {
+    DraftBudget budget;
+    const auto run = [&](std::uint32_t sequences, int steps, double plain, double row) {
+        std::vector<double> gains;
+        for (const double gain : {0.8, 0.64, 0.512, 0.41})
+            gains.insert(gains.end(), sequences, gain);
+        std::vector<std::uint32_t> rows;
+        for (int i = 0; i < steps; ++i) {
+            rows.push_back(budget.choose(sequences, gains));
+            const std::chrono::duration<double, std::milli> took(plain + row * rows.back());
+            budget.record(sequences, rows.back(), std::chrono::duration_cast<Duration>(took));
+        }
+        return rows;
+    };
+    EXPECT_EQ(run(16, 30, 1000, 1).front(), 0u);
+    for (const std::uint32_t sequences : {12u, 6u, 3u, 1u})
+        EXPECT_EQ(run(sequences, 4, 1000, 1), std::vector(4, 4 * sequences)) << sequences;
+
+    // Once one number of sequences shows that the line is another one, nothing else holds either.
+    run(16, 30, 10, 1);
+    for (const std::uint32_t sequences : {12u, 6u, 3u, 1u})
+        EXPECT_LT(run(sequences, 4, 10, 1).back(), 4 * sequences) << sequences;
+
+    // What is known of 32 sequences shows little of 64 if rows are much more expensive there.
+    EXPECT_EQ(run(32, 40, 1000, 1).back(), 128u);
+    EXPECT_EQ(run(64, 60, 1000, 40).back(), 0u);
+}
+
 // A pause of the machine is no other machine.
 TEST(DraftBudgetTest, SingleLateStepsChangeNothing) {
     const std::vector<double> gains{0.8, 0.64, 0.512, 0.41};
