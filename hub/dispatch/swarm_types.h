@@ -215,8 +215,19 @@ enum class WorkerOrder { drain, use, pin, unpin, ban };
 // An event of one worker, for the log, the registry and the counters.
 struct WorkerEvent {
     // lied: an answer was computed again and differed. banned: the worker was removed for false
-    // answers, and may not join for the time that `closed_for` returns.
-    enum class Kind { joined, ready, left, unhealthy, healthy, removed, lied, banned } kind;
+    // answers, and may not join for the time that `closed_for` returns. set_aside: its answers
+    // differ too often for spans, though no lie is proven; it goes on with experts.
+    enum class Kind {
+        joined,
+        ready,
+        left,
+        unhealthy,
+        healthy,
+        removed,
+        lied,
+        banned,
+        set_aside
+    } kind;
     WorkerId worker;
     std::string detail;
     // state of the worker at the time of the event; never null

@@ -10,7 +10,7 @@ import { drawLayer, heatWords, holderKind, tellsTiers, tierKind, tierSentence } 
 import { hostWords } from "./status/host.js";
 import { sayHistoryAnew, showHistory } from "./status/history.js";
 import { onDemandWords, tierWords } from "./status/on_demand.js";
-import { layersWords, spanWords } from "./status/spans.js";
+import { layersWords, setAsideWords, spanWords } from "./status/spans.js";
 import { LastMinute, splitWords, stepWords } from "./status/split.js";
 import { read, write } from "./storage.js";
 import { say, table } from "./words/status.js";
@@ -311,7 +311,8 @@ function draw(status) {
   element("step-split").hidden = element("step-split").textContent === "";
   element("split").textContent = splitWords(status.calls.split);
   element("split").hidden = element("split").textContent === "";
-  element("on-demand").textContent = [onDemandWords(status), spanWords(status)].filter(Boolean).join(" ");
+  element("on-demand").textContent = [onDemandWords(status), spanWords(status), setAsideWords(status)]
+    .filter(Boolean).join(" ");
   element("on-demand").hidden = element("on-demand").textContent === "";
   drawCharts();
   drawWorkers(status.workers);

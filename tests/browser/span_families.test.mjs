@@ -155,3 +155,39 @@ async function hybrid(t, on) {
     + `${last.difference_max.toFixed(4)}, ${last.late} late, ${last.failed} lost`);
   assert.ok(last.lies === 0 && last.wrong === 0, JSON.stringify(last));
 }
+
+// Experts of random weights have nothing in common, and a hub in int8 chooses others than a worker where routes are
+// close together. Such holders get no layers any more, but they are honest: they keep their experts and are not banned.
+test("an int8 hub sets honest holders of a random hybrid aside", { timeout: 280_000 }, async (t) => {
+  const folder = mkdtempSync(join(tmpdir(), "moex-span-aside-"));
+  t.after(() => rmSync(folder, { recursive: true, force: true }));
+  const model = join(folder, "hybrid");
+  const made = await run(hub_program, ["synth", "--shape", "tiny-hybrid", model]);
+  assert.equal(made.code, 0, made.stderr);
+  const hub = await Hub.start(["--model", model, "--timeout-ms", "60000", "--round-deadline-s", "300",
+    "--spans", "auto"]);
+  t.after(() => hub.remove());
+  for (const nickname of ["one", "other"]) {
+    const worker = await NativeWorker.start(hub, ["--nickname", nickname]);
+    t.after(() => worker.stop("SIGKILL"));
+  }
+  let seed = 7;
+  const random = (end) => { seed = (seed * 1103515245 + 12345) % 2 ** 31; return Math.floor(seed / 2 ** 31 * end); };
+  let status = await hub.status();
+  for (let i = 0; i < 200 || status.spans.set_aside < 2; i += 1) {
+    await answer(hub, Array.from({ length: 150 }, () => random(250)), 8);
+    status = await hub.status();
+    assert.deepEqual([status.calls.bans, status.spans.lies], [0, 0], JSON.stringify(status.spans));
+  }
+  const { spans, workers, calls } = status;
+  console.log(`${spans.checks} checks, ${spans.wrong} beyond the tolerance, difference `
+    + spans.difference_max.toFixed(2));
+  assert.deepEqual([spans.held.length, workers.length], [0, 2]);
+  assert.equal(hub.child.printed.match(/worker set aside/g).length, 2);
+  assert.match(hub.child.printed, /It computes no layers whole any more, and experts as before; it is not banned/);
+  // They compute experts as before.
+  const before = calls.remote;
+  await answer(hub, Array.from({ length: 150 }, () => random(250)), 8);
+  assert.ok((await hub.status()).calls.remote > before);
+  assert.ok(workers.every(({ bad_answers }) => !bad_answers), JSON.stringify(workers));
+});

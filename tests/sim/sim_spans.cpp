@@ -127,6 +127,12 @@ SimSpanEngine::SimSpanEngine(SimSwarm& swarm, std::uint32_t num_streams)
                                      core.on_span_lie(state.now, span, why, actions);
                                  });
                              },
+                         .set_aside =
+                             [act, &state](std::uint32_t span, std::string why) {
+                                 act([&](SwarmCore& core, std::vector<SwarmAction>& actions) {
+                                     core.on_span_set_aside(state.now, span, why, actions);
+                                 });
+                             },
                          .late =
                              [act, &state](std::uint32_t span, TimePoint sent_at) {
                                  act([&](SwarmCore& core, std::vector<SwarmAction>& actions) {

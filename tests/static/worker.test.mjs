@@ -7,7 +7,7 @@ import { fine } from "../../static/js/format.js";
 import { roundWords } from "../../static/js/join/words.js";
 import { fleet_columns, fleetRows } from "../../static/js/fleet.js";
 import { onDemandWords, tierWords } from "../../static/js/status/on_demand.js";
-import { layersWords, spanWords } from "../../static/js/status/spans.js";
+import { layersWords, setAsideWords, spanWords } from "../../static/js/status/spans.js";
 import { splitWords } from "../../static/js/status/split.js";
 import { Arrivals } from "../../web-worker/browser/arrivals.js";
 import { HandOff, Records } from "../../web-worker/browser/hand_off.js";
@@ -102,6 +102,11 @@ test("LayersThatAreComputedWholeAreShown", () => {
     + "of keys and values were sent in addition.");
   assert.equal(spanWords({ spans: { ...spans, held: [] }, replicas }), "");
   assert.equal(spanWords({ replicas }), "");
+  assert.equal(setAsideWords({ spans: { ...spans, set_aside: 0 } }), "");
+  assert.equal(setAsideWords({}), "");
+  assert.equal(setAsideWords({ spans: { ...spans, set_aside: 2 } }), "2 contributors compute no layers whole any "
+    + "more: two of the answers differed too much from this hub's own. That may be honest rounding, so nobody was "
+    + "banned, and experts are computed as before.");
 });
 
 test("NothingIsShownWithoutExpertsOnDemand", () => {

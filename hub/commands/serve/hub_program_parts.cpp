@@ -148,6 +148,7 @@ nlohmann::json HubProgram::spans_json() const {
                           {"late", counts.late},
                           {"failed", counts.failed},
                           {"lies", counts.lies},
+                          {"set_aside", counts.set_aside},
                           {"disputes", counts.disputes},
                           {"kv_rows", counts.kv_rows},
                           {"kv_bytes", counts.kv_bytes},

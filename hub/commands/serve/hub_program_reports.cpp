@@ -27,6 +27,7 @@ void log_worker_event(const WorkerEvent& event) {
         case WorkerEvent::Kind::removed: return log_warn(line("removed"));
         case WorkerEvent::Kind::lied: return log_warn(line("lied"));
         case WorkerEvent::Kind::banned: return log_warn(line("banned"));
+        case WorkerEvent::Kind::set_aside: return log_warn(line("set aside"));
     }
 }
 
@@ -37,11 +38,12 @@ void HubProgram::on_worker_event(const WorkerEvent& event) {
     log_worker_event(event);
     if (pages_) pages_->know_worker(event.worker, event.view->worker_key);
     // Forget the KV pages that were computed with false answers of this worker, so that no later
-    // prompt reuses them.
-    if (event.kind == WorkerEvent::Kind::lied ||
+    // prompt reuses them. Answers that differ too often may be false, too.
+    if (event.kind == WorkerEvent::Kind::lied || event.kind == WorkerEvent::Kind::set_aside ||
         (event.kind == WorkerEvent::Kind::removed && event.code == CloseCode::policy))
         engine_->forget_worker(event.worker);
-    if (event.kind == WorkerEvent::Kind::banned) engine_->compute_again_without(event.worker);
+    if (event.kind == WorkerEvent::Kind::banned || event.kind == WorkerEvent::Kind::set_aside)
+        engine_->compute_again_without(event.worker);
 
     if (event.kind != WorkerEvent::Kind::banned || event.view->worker_key.empty()) return;
     const Result<Ban> ban = registry_->bans().add(event.view->worker_key, event.view->nickname,

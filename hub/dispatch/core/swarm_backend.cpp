@@ -261,6 +261,13 @@ struct SwarmBackend::State : std::enable_shared_from_this<SwarmBackend::State> {
                             core.on_span_lie(now_steady(), span, why, actions);
                         });
                     },
+                .set_aside =
+                    [act_on_strand](std::uint32_t span, std::string why) {
+                        act_on_strand([span, why = std::move(why)](
+                                          SwarmCore& core, std::vector<SwarmAction>& actions) {
+                            core.on_span_set_aside(now_steady(), span, why, actions);
+                        });
+                    },
                 .late =
                     [act_on_strand](std::uint32_t span, TimePoint sent_at) {
                         act_on_strand(

@@ -172,6 +172,13 @@ void SwarmCore::on_span_lie(TimePoint now, std::uint32_t span, const std::string
     state_->end_event(context);
 }
 
+void SwarmCore::on_span_set_aside(TimePoint now, std::uint32_t span, const std::string& why,
+                                  std::vector<SwarmAction>& actions) {
+    EventContext context{*state_, now, actions};
+    state_->spans.on_set_aside(context, span, why);
+    state_->end_event(context);
+}
+
 void SwarmCore::on_span_late(TimePoint now, std::uint32_t span, TimePoint sent_at,
                              std::vector<SwarmAction>& actions) {
     EventContext context{*state_, now, actions};

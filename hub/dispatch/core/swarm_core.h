@@ -62,6 +62,9 @@ class SwarmCore {
     // The holder of a span gave a wrong answer.
     void on_span_lie(TimePoint now, std::uint32_t span, const std::string& why,
                      std::vector<SwarmAction>& actions);
+    // The answers of the holder differ too often from the hub's, though no lie is proven.
+    void on_span_set_aside(TimePoint now, std::uint32_t span, const std::string& why,
+                           std::vector<SwarmAction>& actions);
     // The holder of a span did not answer a step in time that was sent at `sent_at`.
     void on_span_late(TimePoint now, std::uint32_t span, TimePoint sent_at,
                       std::vector<SwarmAction>& actions);

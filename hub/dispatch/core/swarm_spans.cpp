@@ -32,7 +32,7 @@ void SwarmSpans::on_hello(Worker& worker, const Hello& hello) {
     if (!options_.spans.on || hello.span_bytes == 0 || !lists(span_cap) ||
         (options_.spans.layer_version > 1 && !lists(span2_cap)) ||
         (options_.spans.layer_version > 2 && !lists(span3_cap)) ||
-        liars_.contains(worker.worker_key))
+        without_spans_.contains(worker.worker_key))
         return;
     rooms_[worker.id] = {
         .bytes = static_cast<std::uint64_t>(planned_share * static_cast<double>(hello.span_bytes)),
@@ -341,17 +341,32 @@ void SwarmSpans::send(EventContext& context, std::uint32_t span, std::uint32_t s
     context.send(*worker, std::move(frame));
 }
 
-void SwarmSpans::on_lie(EventContext& context, std::uint32_t span, const std::string& why) {
+// Takes the span back for good: its holder gets no other one, nor does a later connection with its
+// key. Returns the worker; null if it has left.
+Worker* SwarmSpans::end_spans_of_holder(EventContext& context, std::uint32_t span) {
     const auto held = held_.find(span);
-    if (held == held_.end()) return;
+    if (held == held_.end()) return nullptr;
     Worker* const worker = pool_.find(held->second.worker);
-    if (worker != nullptr && !worker->worker_key.empty()) liars_.insert(worker->worker_key);
-    const WorkerId liar = held->second.worker;
+    if (worker != nullptr && !worker->worker_key.empty()) without_spans_.insert(worker->worker_key);
+    const WorkerId holder = held->second.worker;
     drop(span);
-    if (worker == nullptr) return;
-    rooms_.erase(liar);
+    if (worker == nullptr) return nullptr;
+    rooms_.erase(holder);
     context.send(*worker, encode_span_release(span));
-    swarm_.checks.on_lying_span(context, *worker, why);
+    return worker;
+}
+
+void SwarmSpans::on_lie(EventContext& context, std::uint32_t span, const std::string& why) {
+    if (Worker* const worker = end_spans_of_holder(context, span))
+        swarm_.checks.on_lying_span(context, *worker, why);
+}
+
+void SwarmSpans::on_set_aside(EventContext& context, std::uint32_t span, const std::string& why) {
+    if (Worker* const worker = end_spans_of_holder(context, span))
+        context.event(*worker, WorkerEvent::Kind::set_aside,
+                      text("two answers differ too much, the last: ", why,
+                           ". It computes no layers whole any more, and experts as before; it is "
+                           "not banned"));
 }
 
 void SwarmSpans::on_late(EventContext& context, std::uint32_t span, TimePoint sent_at) {
@@ -397,7 +412,7 @@ Status SwarmSpans::on_ready(EventContext& context, Worker& worker, ByteView fram
                        " us; if a hundredth of its answers were "
                        "wrong, ",
                        std::lround(expected_wrong_answers(options_.spans.check, 0.01)),
-                       " of them would be used before it is banned"));
+                       " of them would be used before its layers are not used any more"));
     return {};
 }
 

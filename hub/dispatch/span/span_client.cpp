@@ -83,7 +83,7 @@ SpanTrust& SpanClient::record_of(const ReadySpan& span) {
 // Decides where a step computes the layers of a span.
 SpanUse SpanClient::use_of(Span& span, const SpanBatch& batch) {
     const TimePoint now = options_.now();
-    if (!batch.may_leave || span.trust.has_lied() || now < span.suspended_until ||
+    if (!batch.may_leave || span.trust.has_ended() || now < span.suspended_until ||
         !span.sequences.has_room(batch.sequences))
         return SpanUse::here;
 
@@ -126,7 +126,7 @@ SpanUse SpanClient::use_of(Span& span, const SpanBatch& batch) {
 // answer of a holder that has one is used.
 void SpanClient::stand_by(Span& span, const SpanBatch& batch, const PlannedSpan& first) {
     span.standby = true;
-    if (!batch.may_leave || span.trust.has_lied() || options_.now() < span.suspended_until ||
+    if (!batch.may_leave || span.trust.has_ended() || options_.now() < span.suspended_until ||
         !span.sequences.has_room(batch.sequences))
         return;
     // A standby with recurrent states computes copies of steps until it has a record. It gets no
@@ -225,9 +225,10 @@ std::unique_ptr<SpanRound> SpanClient::submit_again(const PlannedSpan& planned,
         const bool holds_the_same = id != planned.id &&
                                     span.span.first_layer == planned.first_layer &&
                                     span.span.end_layer == planned.end_layer;
-        if (!holds_the_same || span.is_silent || !span.trust.is_proven() || span.trust.has_lied() ||
-            options_.now() < span.suspended_until || !span.sequences.has_room(batch.sequences) ||
-            !has_states(span, batch.sequences) || !bring(span, batch, options_.kv_bytes_at_once))
+        if (!holds_the_same || span.is_silent || !span.trust.is_proven() ||
+            span.trust.has_ended() || options_.now() < span.suspended_until ||
+            !span.sequences.has_room(batch.sequences) || !has_states(span, batch.sequences) ||
+            !bring(span, batch, options_.kv_bytes_at_once))
             continue;
         return std::make_unique<Round>(*this, std::vector{send(span, batch.sequences, x)},
                                        std::vector<float>{});
@@ -296,7 +297,8 @@ Result<SpanResult> SpanClient::wait(const Sent& sent, const std::stop_token& sto
     if (answers.size() < sent.steps.size()) {
         doubt(sent);
         if (failure.code == ErrorCode::cancelled) return failure;
-        if (failure.code == ErrorCode::non_finite) judge(sent.span, false, failure.message);
+        if (failure.code == ErrorCode::non_finite)
+            judge(sent.span, SpanFinding::wrong, failure.message);
         if (failure.code == ErrorCode::timeout) link_.late(sent.span, sent.at);
         suspend(sent.span);
         const std::lock_guard lock(shown_mutex_);

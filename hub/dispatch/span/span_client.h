@@ -19,7 +19,8 @@
 // standby until it answers again, and the standby is asked at once for the same rows.
 //
 // Limits: a check compares rows with a tolerance that covers the arithmetic of the hub, so a lie
-// within that tolerance is not found.
+// within that tolerance is not found. Differences beyond it that another choice of experts explains
+// end the use of the holder's spans, but it is not banned for them.
 // Owner: the engine's thread. counters() and views() may be called on any thread.
 #pragma once
 
@@ -32,6 +33,7 @@
 
 #include "hub/dispatch/span/span_board.h"
 #include "hub/dispatch/span/span_options.h"
+#include "hub/dispatch/span/span_residual.h"
 #include "hub/dispatch/span/span_sequences.h"
 #include "hub/dispatch/span/span_times.h"
 #include "hub/dispatch/span/span_trust.h"
@@ -46,9 +48,10 @@ struct SpanCounters {
     std::uint64_t wrong = 0;  // those among them that differed too much
     // rounds that the hub computed after all, because the answer was late, or was refused or lost
     std::uint64_t late = 0, failed = 0;
-    std::uint64_t lies = 0;      // workers that were found to lie
-    std::uint64_t disputes = 0;  // standbys' answers that differed from the one that was used
-    std::uint64_t kv_rows = 0;   // rows of keys and values that were sent to workers
+    std::uint64_t lies = 0;       // workers that were found to lie
+    std::uint64_t set_aside = 0;  // workers whose answers differ too often, though no lie is proven
+    std::uint64_t disputes = 0;   // standbys' answers that differed from the one that was used
+    std::uint64_t kv_rows = 0;    // rows of keys and values that were sent to workers
     // Bytes of frames: steps and keys and values to workers, answers of steps from workers; and the
     // rows of the steps that were sent, and of the answers that arrived.
     std::uint64_t step_bytes = 0, kv_bytes = 0, answer_bytes = 0;
@@ -74,8 +77,10 @@ class SpanClient : public SpanBackend {
         // Sends a frame to the holder of the span. `step` is the step of SPAN_STEP; 0: the frame
         // has no answer.
         std::function<void(std::uint32_t span, std::uint32_t step, Bytes frame)> send;
-        // The holder of the span gave a wrong answer.
+        // The holder of the span gave wrong answers.
         std::function<void(std::uint32_t span, std::string why)> lied;
+        // The answers of the holder differ too often from the hub's, as honest ones may.
+        std::function<void(std::uint32_t span, std::string why)> set_aside;
         // The holder of the span did not answer a step in time that was sent at `sent_at`.
         std::function<void(std::uint32_t span, TimePoint sent_at)> late;
     };
@@ -164,18 +169,19 @@ class SpanClient : public SpanBackend {
     Sent send(Span& span, std::span<const SpanSequence> sequences, std::span<const float> x);
     Span* find(std::uint32_t id);
     void suspend(std::uint32_t id);
-    void judge(std::uint32_t id, bool is_right, std::string_view why);
+    void judge(std::uint32_t id, SpanFinding finding, std::string_view why);
     void dispute(Span& standby, std::uint32_t used);
     void answered(Span& span, const Sent& sent, Duration took);
     void doubt(const Sent& sent);
     std::uint64_t state_bytes(const Span& span, std::span<const SpanSequence> sequences) const;
     bool has_many_checks(const Span& span) const;
-    void lie(Span& span, std::string_view why);
+    void end_record(Span& span, SpanEnd end, std::string_view why);
     void settle_failed(Check& check, const Error& failure);
     Result<SpanResult> wait(const Sent& sent, const std::stop_token& stop);
     void compare(std::vector<Sent> sent, std::span<const float> x_before, std::span<const float> x,
                  const Bytes& kv, std::uint32_t used);
     Result<SpanResult> joined(const Sent& sent, std::vector<SpanAnswer> answers);
+    SpanShape shape_of(const Sent& sent) const;
     double difference_of(const Check& check, const SpanResult& answer);
     void forget(const Sent& sent);
     void show();

@@ -2,7 +2,6 @@
 #include <algorithm>
 
 #include "hub/dispatch/span/span_client.h"
-#include "hub/dispatch/span/span_residual.h"
 #include "protocol/text.h"
 
 namespace moex {
@@ -46,16 +45,16 @@ bool SpanClient::checks_with_weights(const Span& span, std::uint32_t num_rows) {
            std::uniform_real_distribution<>()(random_) < options_.checks_with_weights;
 }
 
-// Records the verdict of a check in the record of the worker.
-void SpanClient::judge(std::uint32_t id, bool is_right, std::string_view why) {
+// Records the finding of a check in the record of the worker.
+void SpanClient::judge(std::uint32_t id, SpanFinding finding, std::string_view why) {
     Span* const span = find(id);
     if (span == nullptr) return;
     span->is_disputed = false;
-    if (!is_right) {
+    if (finding != SpanFinding::right) {
         const std::lock_guard lock(shown_mutex_);
         ++counters_.wrong;
     }
-    if (span->trust.on_check(is_right)) lie(*span, why);
+    end_record(*span, span->trust.on_check(finding), why);
 }
 
 // A standby differs from the span `used`, and either may be wrong: the next step of both is a check
@@ -68,12 +67,15 @@ void SpanClient::dispute(Span& standby, std::uint32_t used) {
     ++counters_.disputes;
 }
 
-void SpanClient::lie(Span& span, std::string_view why) {
+// The worker computes no spans any more.
+void SpanClient::end_record(Span& span, SpanEnd end, std::string_view why) {
+    if (end == SpanEnd::none) return;
+    const bool is_lie = end == SpanEnd::lied;
     {
         const std::lock_guard lock(shown_mutex_);
-        ++counters_.lies;
+        ++(is_lie ? counters_.lies : counters_.set_aside);
     }
-    link_.lied(span.span.id, std::string(why));
+    (is_lie ? link_.lied : link_.set_aside)(span.span.id, std::string(why));
 }
 
 // Joins the answers of a round's frames. An answer of another shape counts as a wrong check.
@@ -100,7 +102,7 @@ Result<SpanResult> SpanClient::joined(const Sent& sent, std::vector<SpanAnswer> 
         }
         if (one.num_rows != sent.rows_of_step[i] || one.num_layers != sent.num_layers() ||
             one.kv_size != options_.kv_size || one.row_values != row_values) {
-            judge(sent.span, false, "an answer has another shape than the step");
+            judge(sent.span, SpanFinding::wrong, "an answer has another shape than the step");
             return Error{ErrorCode::bad_field, "an answer has another shape than the step"};
         }
     }
@@ -125,13 +127,18 @@ Result<SpanResult> SpanClient::joined(const Sent& sent, std::vector<SpanAnswer> 
     return result;
 }
 
+SpanShape SpanClient::shape_of(const Sent& sent) const {
+    SpanShape shape{.hidden_size = hidden_size_, .num_rows = sent.num_rows, .row_parts = {}};
+    for (std::uint32_t layer = sent.first_layer; layer < sent.end_layer; ++layer)
+        shape.row_parts.push_back(options_.row_parts(layer));
+    return shape;
+}
+
 // Returns how far an answer differs from what the hub computed (span_residual.h).
 double SpanClient::difference_of(const Check& check, const SpanResult& answer) {
-    SpanShape shape{.hidden_size = hidden_size_, .num_rows = check.sent.num_rows, .row_parts = {}};
-    for (std::uint32_t layer = check.sent.first_layer; layer < check.sent.end_layer; ++layer)
-        shape.row_parts.push_back(options_.row_parts(layer));
-    const double most =
-        span_residual(shape, check.x_before, {check.x, check.kv}, {answer.x, answer.kv}).largest();
+    const double most = span_residual(shape_of(check.sent), check.x_before, {check.x, check.kv},
+                                      {answer.x, answer.kv})
+                            .largest();
     {
         const std::lock_guard lock(shown_mutex_);
         ++counters_.checks;
@@ -143,7 +150,8 @@ double SpanClient::difference_of(const Check& check, const SpanResult& answer) {
 // Ends a check without an answer to compare: it was lost, refused or is no number.
 void SpanClient::settle_failed(Check& check, const Error& failure) {
     doubt(check.sent);
-    if (failure.code == ErrorCode::non_finite) judge(check.sent.span, false, failure.message);
+    if (failure.code == ErrorCode::non_finite)
+        judge(check.sent.span, SpanFinding::wrong, failure.message);
     suspend(check.sent.span);
 }
 
@@ -176,13 +184,24 @@ bool SpanClient::settle(Check& check) {
     if (!answer.ok() || span == nullptr) return true;
     answered(*span, check.sent, check.answered_at - check.sent.at);
     const double difference = difference_of(check, *answer);
-    if (check.used != 0 && difference > options_.tolerance) {
+    const bool is_right = difference <= options_.tolerance;
+    if (check.used != 0 && !is_right) {
         dispute(*span, check.used);
         return true;
     }
-    judge(check.sent.span, difference <= options_.tolerance,
-          text("an answer of a span differs by ", difference, " of its size, at most ",
-               options_.tolerance, " is right"));
+    std::string why;
+    auto finding = SpanFinding::right;
+    if (!is_right) {
+        const RouteTraces traces = route_traces(shape_of(check.sent), check.x_before,
+                                                {check.x, check.kv}, {answer->x, answer->kv},
+                                                options_.tolerance);
+        finding = traces.is_wrong() ? SpanFinding::wrong : SpanFinding::differs;
+        why = text("an answer of a span differs by ", difference, " of its size, at most ",
+                   options_.tolerance, " is right",
+                   finding == SpanFinding::wrong ? "; no other choice of experts explains it"
+                                                 : "; another choice of experts may explain it");
+    }
+    judge(check.sent.span, finding, why);
     return true;
 }
 

@@ -5,16 +5,19 @@
 
 namespace moex {
 
-bool SpanTrust::on_check(bool is_right) {
-    if (has_lied_) return false;
-    if (!is_right) {
-        has_lied_ = is_doubted_;
-        is_doubted_ = true;
-        checks_left_ = rule_.doubted_checks;
-        return has_lied_;
+SpanEnd SpanTrust::on_check(SpanFinding finding) {
+    if (has_ended_) return SpanEnd::none;
+    if (finding == SpanFinding::right) {
+        if (checks_left_ > 0 && --checks_left_ == 0) is_doubted_ = was_wrong_ = false;
+        return SpanEnd::none;
     }
-    if (checks_left_ > 0 && --checks_left_ == 0) is_doubted_ = false;
-    return false;
+    const bool is_lie = was_wrong_ || finding == SpanFinding::wrong;
+    has_ended_ = is_doubted_;
+    is_doubted_ = true;
+    was_wrong_ = is_lie;
+    checks_left_ = rule_.doubted_checks;
+    if (!has_ended_) return SpanEnd::none;
+    return is_lie ? SpanEnd::lied : SpanEnd::set_aside;
 }
 
 double expected_wrong_answers(const SpanCheckRule& rule, double lies, bool is_proven) {

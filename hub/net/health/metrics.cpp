@@ -295,6 +295,7 @@ const char* event_name(WorkerEvent::Kind kind) {
         case WorkerEvent::Kind::removed: return "removed";
         case WorkerEvent::Kind::lied: return "lied";
         case WorkerEvent::Kind::banned: return "banned";
+        case WorkerEvent::Kind::set_aside: return "set_aside";
     }
     return "unknown";
 }
@@ -356,7 +357,7 @@ Metrics::Metrics() : state_(std::make_unique<State>()) {
         state_->success.Add({{"finished_reason", reason}});
     using enum WorkerEvent::Kind;
     for (const WorkerEvent::Kind kind :
-         {joined, ready, left, unhealthy, healthy, removed, lied, banned})
+         {joined, ready, left, unhealthy, healthy, removed, lied, banned, set_aside})
         state_->worker_events.Add({{"event", event_name(kind)}});
     for (const CloseCode code : {CloseCode::policy, CloseCode::protocol_error, CloseCode::too_big})
         state_->ejections.Add({{"reason", ejection_reason(code)}});

@@ -11,6 +11,11 @@ export function layersWords(worker, spans) {
   return held.standby ? `${words} (${say("standby")})` : words;
 }
 
+// Returns the sentence about workers that compute no layers any more; the empty string if there are none.
+export function setAsideWords({ spans }) {
+  return spans?.set_aside > 0 ? say("span_set_aside", spans.set_aside) : "";
+}
+
 // Returns the sentence about all of them; the empty string if no worker computes layers whole. `replicas` has a list of
 // experts for each layer, which is empty for a layer without experts. Bytes are a mean over the rows that were sent.
 export function spanWords({ spans, replicas }) {

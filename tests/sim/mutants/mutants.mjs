@@ -268,7 +268,24 @@ export const mutants = [
     from: 'checks_left_ = rule_.doubted_checks;', to: 'checks_left_ = 0;',
   },
   {
-    file: 'span/span_trust.cpp', what: 'a second wrong check is no lie', from: 'has_lied_ = is_doubted_;', to: ';',
+    file: 'span/span_trust.cpp', what: 'a second wrong check ends no record',
+    from: 'has_ended_ = is_doubted_;', to: ';',
+  },
+  {
+    file: 'span/span_trust.cpp', what: 'a lie is forgotten when a moderate difference follows',
+    from: 'was_wrong_ || finding == SpanFinding::wrong', to: 'finding == SpanFinding::wrong',
+  },
+  {
+    file: 'span/span_trust.cpp', what: 'a holder is banned for honest differences',
+    from: 'return is_lie ? SpanEnd::lied : SpanEnd::set_aside;', to: 'return SpanEnd::lied;',
+  },
+  {
+    file: 'span/span_residual.cpp', what: 'the parts before the first router are explained by routes',
+    from: 'if (is_first_layer) traces.is_before_router = true;', to: '',
+  },
+  {
+    file: 'span/span_residual.cpp', what: 'keys that are replaced alone are explained by routes',
+    from: 'alone > alone_max', to: 'false',
   },
   {
     file: 'span/span_client.cpp', what: 'a proven holder is never checked',
@@ -325,7 +342,7 @@ export const mutants = [
   },
   {
     file: 'core/swarm_spans.cpp', what: 'a liar gets other layers',
-    from: '    rooms_.erase(liar);\n', to: '',
+    from: '    rooms_.erase(holder);\n', to: '',
   },
   {
     file: 'core/swarm_spans.cpp', what: 'a worker is given layers that another one holds, where some have none',

@@ -37,8 +37,11 @@ class SwarmSpans : public SwarmPart {
     bool has_steps(WorkerId worker) const;
     // Sends a frame to the holder of a span. `step` is not 0 if an answer follows.
     void send(EventContext& context, std::uint32_t span, std::uint32_t step, Bytes frame);
-    // The holder of the span gave a wrong answer: it computes no spans any more.
+    // The holder of the span gave wrong answers: it computes no spans any more, and is banned.
     void on_lie(EventContext& context, std::uint32_t span, const std::string& why);
+    // The holder's answers differ too often, though no lie is proven: it computes no spans any
+    // more, and experts as before.
+    void on_set_aside(EventContext& context, std::uint32_t span, const std::string& why);
     // The holder of the span did not answer a step in time. If it has sent nothing since the step
     // was sent, it is sent no calls of experts either until it sends a frame: the hub computes the
     // layers of the step by such calls, and would wait for the same worker again.
@@ -103,11 +106,12 @@ class SwarmSpans : public SwarmPart {
     bool all_experts_are_ready() const;
     bool can_be_taken_over(std::uint32_t span, const std::function<bool(WorkerId)>& stays) const;
     void drop(std::uint32_t span);
+    Worker* end_spans_of_holder(EventContext& context, std::uint32_t span);
 
     const std::shared_ptr<SpanBoard> board_;
     std::map<std::uint32_t, Held> held_;  // by span
     std::map<WorkerId, Room> rooms_;
-    std::set<std::string> liars_;  // worker keys
+    std::set<std::string> without_spans_;  // keys of liars, and of workers that were set aside
     std::uint32_t last_span_ = 0;
 };
 

@@ -525,6 +525,34 @@ TEST_F(SwarmSpansTest, LiarIsBannedAndItsLayersGoToOthers) {
     EXPECT_TRUE(closed_.contains(again));
 }
 
+// A holder that is set aside goes on with experts, gets no layers any more, also after it has
+// returned with its key, and is not banned.
+TEST_F(SwarmSpansTest, HolderThatIsSetAsideGoesOnWithExperts) {
+    const WorkerId apart = join(4, "apart"), standby = join(4, "other");
+    wait();
+    core_->on_span_set_aside(now_, span_of(apart), "an answer differs", actions_);
+    perform();
+    const std::vector<WorkerEvent::Kind>& events = events_[apart];
+    EXPECT_EQ(std::count(events.begin(), events.end(), WorkerEvent::Kind::set_aside), 1);
+    for (const auto kind : {WorkerEvent::Kind::lied, WorkerEvent::Kind::banned})
+        EXPECT_EQ(std::count(events.begin(), events.end(), kind), 0);
+    EXPECT_FALSE(closed_.contains(apart));
+    EXPECT_EQ(core_->counters().bans, 0u);
+    EXPECT_EQ(core_->counters().lies, 0u);
+    wait();
+    EXPECT_FALSE(layers_of(apart));
+    EXPECT_FALSE(units_[apart].empty());
+    ASSERT_EQ(core_->span_board()->ready().size(), 1u);
+    EXPECT_EQ(core_->span_board()->ready().front().worker, standby);
+
+    leave(apart);
+    const WorkerId again = join(4, "apart");
+    wait();
+    EXPECT_FALSE(closed_.contains(again));
+    EXPECT_FALSE(layers_of(again));
+    EXPECT_FALSE(units_[again].empty());
+}
+
 TEST_F(SwarmSpansTest, LiarGetsNoOtherLayersWhereAnswersAreNotChecked) {
     options_.checks.on = false;
     const WorkerId liar = join(4, "liar");

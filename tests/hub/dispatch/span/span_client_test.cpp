@@ -81,6 +81,11 @@ class SpanClientTest : public testing::Test {
                          lied_ = std::move(why);
                          board_->remove(span);
                      },
+                 .set_aside =
+                     [this](std::uint32_t span, std::string why) {
+                         set_aside_ = std::move(why);
+                         board_->remove(span);
+                     },
                  .late = [this](std::uint32_t span, TimePoint) { late_.push_back(span); }}};
     }
     // Adds a second worker that holds the same layers.
@@ -111,6 +116,10 @@ class SpanClientTest : public testing::Test {
                           .row_values = is_recurrent() ? 2 * kv_size + 2 * delta_row_values : 0,
                           .x = computed(asked.x),
                           .kv = kv_of(options_, asked.sequences)};
+        // Another expert was chosen: a vector of the same size was added, in another direction.
+        if (strays_)
+            for (std::size_t i = 0; i < answer.x.size(); ++i)
+                answer.x[i] += i % 2 == 0 ? 0.9f : -0.9f;
         if (lies_next_) ++lies_told_;
         if (lie_in_x_ || span == lying_span_ || std::exchange(lies_next_, false))
             answer.x[3] += 100;
@@ -192,10 +201,11 @@ class SpanClientTest : public testing::Test {
     std::vector<SpanState> states_;
     std::map<std::uint32_t, SpanAnswer> held_answers_;  // by step
     bool holds_answers_ = false;
-    std::string lied_;
+    std::string lied_, set_aside_;
     SpanVerdict verdict_ = SpanVerdict::done;
     bool silent_ = false, lie_in_x_ = false, lie_in_k_ = false, lie_in_v_ = false,
-         lie_in_delta_ = false, may_leave_ = true, answered_ = false, answered_again_ = false;
+         lie_in_delta_ = false, strays_ = false, may_leave_ = true, answered_ = false,
+         answered_again_ = false;
 };
 
 TEST_F(SpanClientTest, NewHolderIsCheckedThenUsed) {
@@ -380,6 +390,40 @@ TEST_F(SpanClientTest, LiesInRowsOrKeysOrValuesEndTheSpan) {
         EXPECT_EQ(client.counters().lies, 1u);
         EXPECT_EQ(client.counters().trips, 0u);
         EXPECT_EQ(step(client, {{5, 4, 1}}), SpanUse::here);
+    }
+}
+
+// Where routes lie close together, honest answers differ much and often. No answer of such a holder
+// is used, and it is not banned.
+TEST_F(SpanClientTest, HonestDifferencesSetTheHolderAside) {
+    strays_ = true;
+    SpanClient client = make();
+    EXPECT_EQ(step(client, {{5, 0, 2}}), SpanUse::check);
+    EXPECT_EQ(step(client, {{5, 2, 1}}), SpanUse::check);
+    EXPECT_EQ(step(client, {{5, 3, 1}}), SpanUse::here);
+    EXPECT_TRUE(lied_.empty()) << lied_;
+    EXPECT_NE(set_aside_.find("differs by 0.9 of its size"), set_aside_.npos) << set_aside_;
+    EXPECT_EQ(client.counters().wrong, 2u);
+    EXPECT_EQ(client.counters().set_aside, 1u);
+    EXPECT_EQ(client.counters().lies, 0u);
+    EXPECT_EQ(client.counters().trips, 0u);
+    EXPECT_EQ(step(client, {{5, 4, 1}}), SpanUse::here);
+}
+
+// A liar that was found once gains nothing by a moderate difference afterwards, nor the other way
+// round.
+TEST_F(SpanClientTest, LieBesideAModerateDifferenceIsALie) {
+    for (const bool lies_first : {false, true}) {
+        lied_.clear(), set_aside_.clear();
+        add_holder();
+        SpanClient client = make();
+        lies_next_ = lies_first, strays_ = !lies_first;
+        step(client, {{5, 0, 2}});
+        lies_next_ = !lies_first, strays_ = lies_first;
+        step(client, {{5, 2, 1}});
+        EXPECT_EQ(step(client, {{5, 3, 1}}), SpanUse::here);
+        EXPECT_FALSE(lied_.empty());
+        EXPECT_TRUE(set_aside_.empty());
     }
 }
 
