@@ -606,7 +606,7 @@ Result<StepResult> Decoder::step(std::span<const StepRows> batch, ExpertBackend&
                            std::none_of(batch.begin(), batch.end(), [](const StepRows& one) {
                                return one.speculator != nullptr || one.stays_here;
                            });
-    state.spans.begin(rows, state.micro_batches.size(), may_leave);
+    MOEX_TRY(state.spans.begin(rows, state.micro_batches.size(), may_leave));
     state.patience.clear();
     std::uint32_t first = 0;
     for (const StepRows& one : batch) {

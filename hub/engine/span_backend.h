@@ -44,13 +44,15 @@ struct SpanBatch {
     std::uint32_t num_rows = 0;
     bool may_leave = true;  // false: every span is computed here
     // Reads stored keys and values of sequences[index], at the positions [first, first + count), as
-    // f16 [layers, count, key then value, kv_size], for the layers [first_layer, end_layer).
-    std::function<void(std::size_t index, std::uint32_t first_layer, std::uint32_t end_layer,
-                       std::uint32_t first, std::uint32_t count, std::span<std::byte> out)>
+    // f16 [layers, count, key then value, kv_size], for the layers [first_layer, end_layer). What
+    // could not be read must not be sent; the step fails with the error.
+    std::function<Status(std::size_t index, std::uint32_t first_layer, std::uint32_t end_layer,
+                         std::uint32_t first, std::uint32_t count, std::span<std::byte> out)>
         read_kv;
     // Returns the state of sequences[index] before its rows in a layer with a gated delta rule, as
-    // SpanState has it (protocol/span_messages.h).
-    std::function<std::vector<float>(std::size_t index, std::uint32_t layer)> read_state = {};
+    // SpanState has it (protocol/span_messages.h). An error is handled as one of read_kv.
+    std::function<Result<std::vector<float>>(std::size_t index, std::uint32_t layer)> read_state =
+        {};
 };
 
 // What a worker computed for the rows of a round.

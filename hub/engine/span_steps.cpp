@@ -18,39 +18,50 @@ std::vector<SpanSequence> sequences_of(std::span<const SequenceRow> rows) {
     return sequences;
 }
 
-void SpanSteps::begin(std::span<const SequenceRow> rows, std::size_t num_parts, bool may_leave) {
+Status SpanSteps::begin(std::span<const SequenceRow> rows, std::size_t num_parts, bool may_leave) {
     plan_.clear();
     parts_.clear();
     timed_ = nullptr;
-    if (backend_ == nullptr || rows.empty()) return;
+    if (backend_ == nullptr || rows.empty()) return {};
 
     parts_.resize(num_parts);
     num_rows_ = static_cast<std::uint32_t>(rows.size());
-    with_batch(rows, may_leave, [this](const SpanBatch& batch) { plan_ = backend_->plan(batch); });
+    const Status was_read = with_batch(
+        rows, may_leave, [this](const SpanBatch& batch) { plan_ = backend_->plan(batch); });
+    if (!was_read.ok()) plan_.clear();
+    return was_read;
 }
 
-void SpanSteps::with_batch(std::span<const SequenceRow> rows, bool may_leave,
-                           const std::function<void(const SpanBatch& batch)>& use) const {
+Status SpanSteps::with_batch(std::span<const SequenceRow> rows, bool may_leave,
+                             const std::function<void(const SpanBatch& batch)>& use) const {
     const std::vector<SpanSequence> sequences = sequences_of(rows);
     std::vector<const SequenceRow*> firsts;
     for (std::size_t row = 0; const SpanSequence& one : sequences) {
         firsts.push_back(&rows[row]);
         row += one.num_rows;
     }
+    Status was_read;
+    const auto note = [&was_read](const Error& error) {
+        if (was_read.ok()) was_read = error;
+        return error;
+    };
     use({.sequences = sequences,
          .num_rows = static_cast<std::uint32_t>(rows.size()),
          .may_leave = may_leave,
-         .read_kv =
-             [&](std::size_t index, std::uint32_t first_layer, std::uint32_t end_layer,
-                 std::uint32_t first, std::uint32_t count, std::span<std::byte> out) {
-                 std::vector<SequenceRow> stored(count, {firsts[index]->kv});
-                 for (std::uint32_t i = 0; i < count; ++i) stored[i].position = first + i;
-                 // A device that is lost here is lost for the rest of the step, too.
-                 if (!read_kv_of(stored, first_layer, end_layer, out).ok())
-                     std::fill(out.begin(), out.end(), std::byte{0});
-             },
-         .read_state = [&](std::size_t index,
-                           std::uint32_t layer) { return state_of(*firsts[index], layer); }});
+         .read_kv = [&](std::size_t index, std::uint32_t first_layer, std::uint32_t end_layer,
+                        std::uint32_t first, std::uint32_t count,
+                        std::span<std::byte> out) -> Status {
+             std::vector<SequenceRow> stored(count, {firsts[index]->kv});
+             for (std::uint32_t i = 0; i < count; ++i) stored[i].position = first + i;
+             const Status status = read_kv_of(stored, first_layer, end_layer, out);
+             return status.ok() ? status : note(status.error());
+         },
+         .read_state = [&](std::size_t index, std::uint32_t layer) -> Result<std::vector<float>> {
+             auto state = state_of(*firsts[index], layer);
+             if (!state.ok()) return note(state.error());
+             return state;
+         }});
+    return was_read;
 }
 
 // Waits for the answer of a round. If it fails, another holder of the same layers is asked once.
@@ -60,8 +71,9 @@ Result<SpanResult> SpanSteps::wait(const PlannedSpan& span, std::unique_ptr<Span
     Result<SpanResult> answer = round->wait(stop);
     if (answer.ok() || answer.error().code == ErrorCode::cancelled) return answer;
     round.reset();
-    with_batch(rows, true,
-               [&](const SpanBatch& batch) { round = backend_->submit_again(span, batch, x); });
+    MOEX_TRY(with_batch(rows, true, [&](const SpanBatch& batch) {
+        round = backend_->submit_again(span, batch, x);
+    }));
     return round ? round->wait(stop) : answer;
 }
 
@@ -105,12 +117,9 @@ std::uint32_t SpanSteps::end_of_keys(std::uint32_t layer, std::uint32_t end) con
     return layer;
 }
 
-std::vector<float> SpanSteps::state_of(const SequenceRow& row, std::uint32_t layer) const {
+Result<std::vector<float>> SpanSteps::state_of(const SequenceRow& row, std::uint32_t layer) const {
     if (store_ == nullptr) return delta_net_->state_before_step(row, layer);
-    auto state = store_->state_before_step(row, layer);
-    // A device that is lost here is lost for the rest of the step, too.
-    const RecurrentShape shape = RecurrentShape::of(config_);
-    return state.ok() ? *std::move(state) : std::vector<float>(shape.snapshot_floats_of_layer());
+    return store_->state_before_step(row, layer);
 }
 
 // Returns what the layers of a span that were computed here keep of the rows of a micro-batch.

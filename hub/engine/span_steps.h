@@ -54,8 +54,10 @@ class SpanSteps {
     bool is_on() const { return backend_ != nullptr; }
 
     // Plans the spans of a step. `num_parts` micro-batches follow. A step with rows that may not
-    // leave the hub has no spans.
-    void begin(std::span<const SequenceRow> rows, std::size_t num_parts, bool may_leave);
+    // leave the hub has no spans. Error: keys, values or a state that a worker lacks could not be
+    // read from the device; nothing was sent in their place.
+    [[nodiscard]] Status begin(std::span<const SequenceRow> rows, std::size_t num_parts,
+                               bool may_leave);
     // Called at each layer, before its first micro-batch.
     void enter_layer(std::uint32_t layer);
 
@@ -106,9 +108,10 @@ class SpanSteps {
         std::map<std::uint32_t, Bytes> kept;
     };
     const PlannedSpan* span_from(std::uint32_t layer) const;
-    // Calls use(batch) with the rows as a batch. The batch is valid during the call.
-    void with_batch(std::span<const SequenceRow> rows, bool may_leave,
-                    const std::function<void(const SpanBatch& batch)>& use) const;
+    // Calls use(batch) with the rows as a batch, which is valid during the call. Returns the first
+    // error of a read by which the batch serves keys, values and states.
+    Status with_batch(std::span<const SequenceRow> rows, bool may_leave,
+                      const std::function<void(const SpanBatch& batch)>& use) const;
     Result<SpanResult> wait(const PlannedSpan& span, std::unique_ptr<SpanRound> round,
                             std::span<const SequenceRow> rows, std::span<const float> x,
                             const std::stop_token& stop) const;
@@ -120,7 +123,7 @@ class SpanSteps {
     Result<Bytes> kept_here(Part& part, const PlannedSpan& span,
                             std::span<const SequenceRow> rows) const;
     std::uint32_t end_of_keys(std::uint32_t layer, std::uint32_t end) const;
-    std::vector<float> state_of(const SequenceRow& row, std::uint32_t layer) const;
+    Result<std::vector<float>> state_of(const SequenceRow& row, std::uint32_t layer) const;
     Status store(std::size_t part, const SpanResult& answer, const PlannedSpan& span,
                  std::span<const SequenceRow> rows) const;
     Status store_kv(std::span<const SequenceRow> rows, std::uint32_t first_layer,

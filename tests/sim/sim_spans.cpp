@@ -173,18 +173,19 @@ class SimSpanEngine::Token {
 
   private:
     SpanBatch batch() {
-        return {
-            .sequences = sequences_,
-            .num_rows = static_cast<std::uint32_t>(sequences_.size()),
-            .may_leave = true,
-            .read_kv = [this](std::size_t index, std::uint32_t first_layer, std::uint32_t end_layer,
-                              std::uint32_t first, std::uint32_t count, std::span<std::byte> out) {
-                Bytes rows;
-                for (std::uint32_t layer = first_layer; layer < end_layer; ++layer)
-                    for (std::uint32_t i = 0; i < count; ++i)
-                        append_span_kv(rows, span_key(sequences_[index].id, layer, first + i));
-                std::copy(rows.begin(), rows.end(), out.begin());
-            }};
+        return {.sequences = sequences_,
+                .num_rows = static_cast<std::uint32_t>(sequences_.size()),
+                .may_leave = true,
+                .read_kv = [this](std::size_t index, std::uint32_t first_layer,
+                                  std::uint32_t end_layer, std::uint32_t first, std::uint32_t count,
+                                  std::span<std::byte> out) -> Status {
+                    Bytes rows;
+                    for (std::uint32_t layer = first_layer; layer < end_layer; ++layer)
+                        for (std::uint32_t i = 0; i < count; ++i)
+                            append_span_kv(rows, span_key(sequences_[index].id, layer, first + i));
+                    std::copy(rows.begin(), rows.end(), out.begin());
+                    return {};
+                }};
     }
 
     // Lets the hub compute layers: a round of experts each. The rows are right afterwards.

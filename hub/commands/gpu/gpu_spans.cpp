@@ -48,10 +48,10 @@ void add_provenance(const StepResult& mine, std::span<const std::uint32_t> order
 
 }  // namespace
 
-void GpuSpans::begin(std::span<const Rows> parts, bool may_leave) {
+Status GpuSpans::begin(std::span<const Rows> parts, bool may_leave) {
     parts_.clear();
     first_runs_.clear();
-    if (!steps_.is_on() || !decoder_->sends_layers()) return;
+    if (!steps_.is_on() || !decoder_->sends_layers()) return {};
     entered_ = 0;
     std::vector<SequenceRow> all;
     for (const auto& [rows, runs] : parts) {
@@ -67,7 +67,7 @@ void GpuSpans::begin(std::span<const Rows> parts, bool may_leave) {
         part.x.resize(rows.size() * config_.hidden_size);
         all.insert(all.end(), rows.begin(), rows.end());
     }
-    steps_.begin(in_order(all, by_sequence(all)), parts.size(), may_leave);
+    return steps_.begin(in_order(all, by_sequence(all)), parts.size(), may_leave);
 }
 
 void GpuSpans::enter(std::uint32_t layer) {

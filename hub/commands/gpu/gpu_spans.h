@@ -47,7 +47,7 @@ class GpuSpans : private SpanKvStore {
     };
     // Plans the spans of a pass. parts[i] are the rows of micro-batch i, which has lane i. With
     // `may_leave` false all layers are computed here.
-    void begin(std::span<const Rows> parts, bool may_leave);
+    [[nodiscard]] Status begin(std::span<const Rows> parts, bool may_leave);
     // Called at the begin of a part's turn, with the layer that follows.
     void enter(std::uint32_t layer);
     // Returns the layer before which the pass of a part stops next; num_layers if it does not.

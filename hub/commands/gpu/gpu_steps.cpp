@@ -274,9 +274,7 @@ class VulkanSteps : public GpuSteps {
             parts[i].lane = i;
             start(parts[i], step, first + begin, end - begin);
         }
-        begin_spans(parts);
-
-        Status status;
+        Status status = begin_spans(parts);
         while (status.ok() && parts.back().layer < config_.num_layers)
             for (Part& part : parts)
                 if (status.ok()) status = compute_layer(part, experts, stop, result);
@@ -286,10 +284,10 @@ class VulkanSteps : public GpuSteps {
         return status;
     }
 
-    void begin_spans(std::span<const Part> parts) {
+    Status begin_spans(std::span<const Part> parts) {
         std::vector<GpuSpans::Rows> rows;
         for (const Part& part : parts) rows.push_back({part.sequence_rows, part.runs});
-        spans_.begin(rows, may_leave_);
+        return spans_.begin(rows, may_leave_);
     }
 
     void start(Part& part, const PlannedStep& step, std::uint32_t first, std::uint32_t count) {

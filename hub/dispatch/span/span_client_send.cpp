@@ -32,7 +32,9 @@ bool SpanClient::bring(Span& span, const SpanBatch& batch, std::uint64_t bytes_l
                       .num_layers = num_layers,
                       .kv_size = options_.kv_size,
                       .rows = Bytes(count * row_bytes)};
-            batch.read_kv(i, span.span.first_layer, span.span.end_layer, known, count, kv.rows);
+            if (!batch.read_kv(i, span.span.first_layer, span.span.end_layer, known, count, kv.rows)
+                     .ok())
+                return false;
             Bytes frame = encode_span_kv(kv);
             const std::uint64_t frame_bytes = frame.size();
             link_.send(span.span.id, 0, std::move(frame));
@@ -76,18 +78,23 @@ bool SpanClient::bring_states(Span& span, const SpanBatch& batch) {
     for (std::size_t i = 0; i < batch.sequences.size(); ++i) {
         const SpanSequence& one = batch.sequences[i];
         if (span.sequences.has_state(one.id, one.num_before)) continue;
-        std::uint64_t frame_bytes = 0;
+        std::vector<Bytes> frames;
         SpanState state{.span = span.span.id,
                         .sequence = one.id,
                         .num_tokens = one.num_before,
                         .num_layers = span.num_recurrent};
         for (std::uint32_t layer = span.span.first_layer; layer < span.span.end_layer; ++layer) {
             if (!options_.is_delta(layer)) continue;
-            state.floats = batch.read_state(i, layer);
-            Bytes frame = encode_span_state(state);
+            auto floats = batch.read_state(i, layer);
+            if (!floats.ok()) return false;
+            state.floats = *std::move(floats);
+            frames.push_back(encode_span_state(state));
+            ++state.index;
+        }
+        std::uint64_t frame_bytes = 0;
+        for (Bytes& frame : frames) {
             frame_bytes += frame.size();
             link_.send(span.span.id, 0, std::move(frame));
-            ++state.index;
         }
         span.sequences.set(one.id, one.num_before);
         span.sequences.keep_states_from(one.id, one.num_before);

@@ -238,7 +238,8 @@ struct ReadingSpans : SpanBackend {
         const std::uint32_t count = batch.sequences[0].num_before;
         for (Bytes& layer : layers) layer.resize(count * row_bytes);
         for (std::uint32_t layer = 2; layer < 4; ++layer)
-            if (count > 0) batch.read_kv(0, layer, layer + 1, 0, count, layers[layer - 2]);
+            if (count > 0)
+                EXPECT_TRUE(batch.read_kv(0, layer, layer + 1, 0, count, layers[layer - 2]).ok());
         return {};
     }
     std::unique_ptr<SpanRound> submit(const PlannedSpan&, std::span<const SpanSequence>,

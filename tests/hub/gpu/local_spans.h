@@ -221,7 +221,8 @@ class LocalSpans : public SpanBackend {
                   .num_layers = range.second - range.first - num_delta,
                   .kv_size = config_.num_kv_heads * config_.head_dim};
         kv.rows.resize(span_kv_bytes(kv.num_layers, kv.num_rows, kv.kv_size));
-        batch.read_kv(index, range.first, range.second, known, kv.num_rows, kv.rows);
+        EXPECT_TRUE(
+            batch.read_kv(index, range.first, range.second, known, kv.num_rows, kv.rows).ok());
         EXPECT_EQ(held.decoder->take_kv(must(decode_span_kv(encode_span_kv(kv), limits_))),
                   SpanVerdict::done);
         brought_ += kv.num_rows;
@@ -236,7 +237,7 @@ class LocalSpans : public SpanBackend {
                         .num_layers = num_delta};
         for (std::uint32_t layer = range.first; layer < range.second; ++layer) {
             if (config_.has_keys(layer)) continue;
-            state.floats = batch.read_state(index, layer);
+            state.floats = must(batch.read_state(index, layer));
             EXPECT_EQ(held.decoder->take_state(
                           must(decode_span_state(encode_span_state(state), limits_))),
                       SpanVerdict::done);

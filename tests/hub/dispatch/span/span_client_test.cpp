@@ -142,15 +142,20 @@ class SpanClientTest : public testing::Test {
             .sequences = rows,
             .num_rows = num_rows,
             .may_leave = may_leave_,
-            .read_kv =
-                [](std::size_t, std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t,
-                   std::span<std::byte> out) { std::fill(out.begin(), out.end(), std::byte{0}); },
-            .read_state =
-                [&](std::size_t index, std::uint32_t layer) {
-                    return std::vector<float>(
-                        options_.state_floats,
-                        static_cast<float>(100 * layer + rows[index].num_before));
-                }};
+            .read_kv = [this](std::size_t, std::uint32_t, std::uint32_t, std::uint32_t,
+                              std::uint32_t, std::span<std::byte> out) -> Status {
+                if (reads_left_ == 0) return Error{ErrorCode::device_lost, "the GPU was lost"};
+                --reads_left_;
+                std::fill(out.begin(), out.end(), std::byte{0});
+                return {};
+            },
+            .read_state = [&](std::size_t index,
+                              std::uint32_t layer) -> Result<std::vector<float>> {
+                if (reads_left_ == 0) return Error{ErrorCode::device_lost, "the GPU was lost"};
+                --reads_left_;
+                return std::vector<float>(options_.state_floats,
+                                          static_cast<float>(100 * layer + rows[index].num_before));
+            }};
         const auto plan = client.plan(batch);
         if (plan.empty()) return SpanUse::here;
         const PlannedSpan& span = plan.front();
@@ -196,6 +201,7 @@ class SpanClientTest : public testing::Test {
     std::uint64_t worker_ = 9;
     int wrong_used_ = 0, lies_told_ = 0, with_own_weights_ = 0;
     bool lies_next_ = false;
+    int reads_left_ = 1'000'000;  // of keys, values and states, until the device is lost
     std::atomic<int> steps_sent_ = 0;
     std::uint32_t brought_ = 0;
     std::vector<SpanState> states_;
@@ -297,6 +303,25 @@ TEST_F(SpanClientTest, TimeOfATransferIsNotMeasured) {
     holds_answers_ = false;
     EXPECT_EQ(step(client, {{6, 42, 1}}, 100ms), SpanUse::away);
     EXPECT_EQ(states_.size(), 2u);
+}
+
+// A state that cannot be read is not sent, nor are the others of its sequence.
+TEST_F(SpanClientTest, NoStateIsSentThatCouldNotBeRead) {
+    become_recurrent();
+    SpanClient client = make();
+    for (std::uint32_t at = 0; at < 3; ++at) step(client, {{5, at, 1}});
+    // The keys and values of the third layer are read first, then one of the two states.
+    for (const int reads : {0, 1, 1}) {
+        reads_left_ = reads;
+        EXPECT_EQ(step(client, {{6, 40, 1}}), SpanUse::here) << reads;
+        EXPECT_EQ(reads_left_, 0);
+        EXPECT_TRUE(states_.empty()) << reads;
+    }
+    EXPECT_EQ(client.counters().states, 0u);
+    reads_left_ = 3;
+    EXPECT_EQ(step(client, {{6, 41, 1}}), SpanUse::check) << "one more row, and both states";
+    EXPECT_EQ(states_.size(), 2u);
+    EXPECT_EQ(brought_, 41u);
 }
 
 // States that would fill the worker's outbox are not sent.
@@ -633,6 +658,18 @@ TEST_F(SpanClientTest, MissingKeysAndValuesAreBroughtInParts) {
     may_leave_ = true;
     EXPECT_EQ(step(client, {{6, 55, 1}}), SpanUse::away);
     EXPECT_EQ(brought_, 54u);
+}
+
+TEST_F(SpanClientTest, KeysThatCouldNotBeReadAreNotSent) {
+    SpanClient client = make();
+    step(client, {{5, 0, 1}});
+    step(client, {{5, 1, 1}});
+    reads_left_ = 0;
+    EXPECT_EQ(step(client, {{6, 10, 1}}), SpanUse::here);
+    EXPECT_EQ(brought_, 0u);
+    reads_left_ = 1;
+    EXPECT_EQ(step(client, {{6, 11, 1}}), SpanUse::away);
+    EXPECT_EQ(brought_, 11u);
 }
 
 TEST_F(SpanClientTest, RowsThatTheHubComputedAnewAreBrought) {
