@@ -153,6 +153,11 @@ void SpanClient::stand_by(Span& span, const SpanBatch& batch, const PlannedSpan&
 std::vector<PlannedSpan> SpanClient::plan(const SpanBatch& batch) {
     settle_checks();
     refresh();
+    // A step that was stopped before the layers of a check has sent none.
+    for (auto& [id, span] : spans_)
+        if (std::none_of(checks_.begin(), checks_.end(),
+                         [id = id](const Check& check) { return check.sent.span == id; }))
+            span.checking = false;
     beside_.clear();
     // Choose a span for each range of layers, wide ranges first: of the spans with the same layers,
     // one that answers, then the one with the better record, then the one that is used at present.

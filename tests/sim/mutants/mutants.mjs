@@ -292,6 +292,10 @@ export const mutants = [
     from: '!span.trust.wants_check(std::uniform_real_distribution<>()(random_))', to: 'span.trust.is_proven()',
   },
   {
+    file: 'span/span_client.cpp', what: 'a holder is never checked again after a stopped step',
+    from: '            span.checking = false;\n    beside_', to: '            ;\n    beside_',
+  },
+  {
     file: 'span/span_client.cpp', what: 'a worker that returns has a new record',
     from: "span.worker_key.empty() ? text('#', span.worker) : span.worker_key;", to: "text('#', records_.size());",
   },

@@ -660,6 +660,19 @@ TEST_F(SpanClientTest, MissingKeysAndValuesAreBroughtInParts) {
     EXPECT_EQ(brought_, 54u);
 }
 
+// A step may be stopped before the layers of a check. The holder is checked at a later step.
+TEST_F(SpanClientTest, StoppedStepEndsNoChecks) {
+    SpanClient client = make();
+    const std::vector<SpanSequence> rows{{5, 0, 1}};
+    const SpanBatch stopped{.sequences = rows, .num_rows = 1, .read_kv = {}};
+    ASSERT_EQ(client.plan(stopped).front().use, SpanUse::check);
+    EXPECT_EQ(step(client, {{5, 0, 1}}), SpanUse::check);
+    ASSERT_EQ(client.plan({.sequences = rows, .num_rows = 1, .read_kv = {}}).front().use,
+              SpanUse::check);
+    EXPECT_EQ(step(client, {{5, 1, 1}}), SpanUse::check);
+    EXPECT_EQ(step(client, {{5, 2, 1}}), SpanUse::away);
+}
+
 TEST_F(SpanClientTest, KeysThatCouldNotBeReadAreNotSent) {
     SpanClient client = make();
     step(client, {{5, 0, 1}});
