@@ -7,6 +7,12 @@
 
 namespace moex::sim {
 
+inline SimOptions no_workers() {
+    SimOptions options{.num_workers = 0, .seed = 3, .log = true};
+    options.swarm.rounding.deterministic = true;
+    return options;
+}
+
 inline SimOptions two_workers() {
     SimOptions options{.num_workers = 2, .seed = 7, .log = true};
     options.swarm.rounding.deterministic = true;

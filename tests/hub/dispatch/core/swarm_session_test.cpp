@@ -1,18 +1,13 @@
 // Tests the sessions of workers: which are admitted, which are disconnected and with which code,
-// drain, and peers that know only the five published messages.
+// and changes of a worker's memory limit. Other files: leaving_workers_test.cpp,
+// returning_workers_test.cpp, published_peers_test.cpp.
 #include <gtest/gtest.h>
 
 #include "protocol/json.h"
-#include "tests/sim/sim_swarm.h"
+#include "tests/hub/dispatch/swarm_stage.h"
 
 namespace moex::sim {
 namespace {
-
-SimOptions no_workers() {
-    SimOptions options{.num_workers = 0, .seed = 3, .log = true};
-    options.swarm.rounding.deterministic = true;
-    return options;
-}
 
 Hello good_hello() {
     Hello hello;
@@ -36,6 +31,7 @@ struct Refusal {
 };
 
 class FirstFrameTest : public testing::TestWithParam<Refusal> {};
+
 TEST_P(FirstFrameTest, IsRefusedAndTheHubServesOn) {
     SimSwarm swarm(no_workers());
     const WorkerId bad = swarm.connect(GetParam().authorized);
@@ -148,14 +144,6 @@ TEST(SwarmSessionTest, ADeterministicHubAsksForExactAnswers) {
         EXPECT_EQ(swarm.core().worker(worker)->arithmetic,
                   deterministic ? WorkerArithmetic::exact : WorkerArithmetic::int8);
     }
-}
-
-// A published peer understands no message that requests deterministic rounding.
-TEST(SwarmSessionTest, ADeterministicHubTakesNoPublishedPeerThatRounds) {
-    SimSwarm swarm(no_workers());
-    const WorkerId peer = swarm.connect(true);
-    swarm.say(peer, encode_heartbeat(0, R"({"arithmetic":"int8"})"));
-    EXPECT_EQ(swarm.closed_with(peer), CloseCode::protocol_error);
 }
 
 struct BadFrame {
@@ -318,69 +306,6 @@ TEST(SwarmSessionTest, CapableWorkersGetInt8RowsUnlessDeterministic) {
     }
 }
 
-TEST(SwarmSessionTest, APublishedPeerIsAskedInF16BesideWorkersThatTakeInt8) {
-    SimOptions options{.num_workers = 0, .seed = 3, .log = true};
-    options.swarm.x_int8 = true;
-    SimSwarm swarm(options);
-    const WorkerId peer = swarm.join(Peer::published);
-    ASSERT_TRUE(swarm.run_until_ready());
-    const RoundId round = swarm.submit({.num_tokens = 3});
-    ASSERT_TRUE(swarm.run_until_idle());
-    EXPECT_FALSE(swarm.outcome(round).wrong);
-    EXPECT_EQ(swarm.answered_by(round), std::vector<WorkerId>{peer});
-}
-
-TEST(SwarmSessionTest, ASwarmOfPublishedPeersServes) {
-    SimSwarm swarm(no_workers());
-    const WorkerId peer = swarm.join(Peer::published);
-    ASSERT_TRUE(swarm.run_until_ready());
-    EXPECT_TRUE(swarm.core().worker(peer)->published_peer);
-
-    for (std::uint32_t i = 0; i < 12; ++i) {
-        const RoundId round = swarm.submit({.layer = i % 3, .num_tokens = 1 + i % 4});
-        ASSERT_TRUE(swarm.run_until_idle());
-        EXPECT_EQ(swarm.outcome(round).y, swarm.outcome(round).want);
-        EXPECT_EQ(swarm.answered_by(round), std::vector<WorkerId>{peer});
-    }
-
-    for (const Bytes& frame : swarm.frames_to(peer)) {
-        const auto header = decode_frame_header(frame);
-        ASSERT_TRUE(header.ok());
-        EXPECT_LE(static_cast<int>(header->type), 5) << frame_type_name(header->type);
-    }
-    EXPECT_TRUE(swarm.violations().empty());
-}
-
-// The peer does not accept the dtype of the wire. In an earlier version such a peer was admitted
-// and assigned units, but never sent a call, so every round with these units failed.
-TEST(SwarmSessionTest, APublishedPeerWithoutTheWiresDtypeIsRefusedByName) {
-    SimOptions options = no_workers();
-    options.swarm.rounding.wire_dtype = Dtype::bf16;
-    SimSwarm swarm(options);
-    const WorkerId peer = swarm.join(Peer::published);
-    EXPECT_EQ(swarm.closed_with(peer), CloseCode::protocol_error);
-    EXPECT_NE(swarm.log().back().find("hub closes"), std::string::npos) << swarm.log().back();
-    EXPECT_EQ(swarm.core().coverage().replicas_min, 0u);
-
-    const WorkerId able = swarm.connect(true);
-    swarm.say(able,
-              encode_heartbeat(0, "{\"device\":{\"backend\":\"sim\"},\"dtypes\":[\"bf16\"]}"));
-    EXPECT_FALSE(swarm.closed_with(able).has_value());
-}
-
-TEST(SwarmSessionTest, AMixedSwarmAnswersTheSame) {
-    SimSwarm swarm(no_workers());
-    swarm.join(Peer::published, "10.0.0.1");
-    swarm.join(Peer::ours, "10.0.1.1");
-    ASSERT_TRUE(swarm.run_until_ready());
-    for (int i = 0; i < 10; ++i) {
-        const RoundId round = swarm.submit({.num_tokens = 3});
-        ASSERT_TRUE(swarm.run_until_idle());
-        EXPECT_EQ(swarm.outcome(round).y, swarm.outcome(round).want);
-    }
-    EXPECT_TRUE(swarm.violations().empty());
-}
-
 TEST(SwarmSessionTest, SequenceIdsWrapInMidService) {
     SimOptions options = no_workers();
     options.swarm.first_sequence_id = 0xfffffffcu;
@@ -394,148 +319,6 @@ TEST(SwarmSessionTest, SequenceIdsWrapInMidService) {
         EXPECT_EQ(swarm.outcome(round).y, swarm.outcome(round).want);
     }
     EXPECT_EQ(swarm.core().worker(worker)->groups_answered, 12u);
-}
-
-TEST(SwarmSessionTest, DrainNotifiesServesOnAndClosesAtItsDeadline) {
-    SimSwarm swarm(no_workers());
-    const WorkerId worker = swarm.join();
-    ASSERT_TRUE(swarm.run_until_ready());
-
-    swarm.drain(3s);
-    // rounds that finish before the deadline of the drain are still answered
-    const RoundId round = swarm.submit();
-    ASSERT_TRUE(swarm.run_until_idle());
-    EXPECT_EQ(swarm.answered_by(round), std::vector<WorkerId>{worker});
-
-    const auto header = decode_frame_header(
-        swarm.frames_to(worker).at(swarm.frames_to(worker).size() - 2));
-    EXPECT_EQ(header->type, FrameType::drain);
-
-    const WorkerId newcomer = swarm.connect(false);
-    EXPECT_EQ(swarm.closed_with(newcomer), CloseCode::going_away);
-    swarm.run_for(3s);
-    EXPECT_EQ(swarm.closed_with(worker), CloseCode::going_away);
-}
-
-TEST(SwarmSessionTest, AWorkerThatDrainsGetsNoNewWork) {
-    SimSwarm swarm(no_workers());
-    const WorkerId leaver = swarm.join(), stayer = swarm.join();
-    ASSERT_TRUE(swarm.run_until_ready());
-    swarm.say(leaver, encode_drain(1000));
-    for (int i = 0; i < 6; ++i) {
-        const RoundId round = swarm.submit();
-        ASSERT_TRUE(swarm.run_until_idle());
-        EXPECT_EQ(swarm.answered_by(round), std::vector<WorkerId>{stayer});
-    }
-}
-
-// In an earlier version a draining worker merely got no new attempts. Its experts had one copy less
-// until the worker closed the connection.
-TEST(SwarmSessionTest, AWorkerThatDrainsHandsOverItsExpertsAnswersAndIsClosed) {
-    SimOptions options = no_workers();
-    options.swarm.local_fallback = false;
-    SimSwarm swarm(options);
-    for (int i = 0; i < 3; ++i) swarm.join();
-    ASSERT_TRUE(swarm.run_until_ready());
-
-    const RoundId round = swarm.submit({.num_tokens = 6});
-    swarm.run_for(1ms);
-    WorkerId leaver = 0;
-    for (const WorkerView& view : swarm.core().workers())
-        if (view.in_flight > 0) leaver = view.id;
-    ASSERT_NE(leaver, 0u);
-
-    swarm.say(leaver, encode_drain(10000));
-    EXPECT_EQ(swarm.core().worker(leaver)->state, WorkerState::draining);
-    EXPECT_EQ(swarm.core().worker(leaver)->units_assigned, 0u);
-    EXPECT_FALSE(swarm.closed_with(leaver).has_value());
-
-    std::uint32_t assigned = 0;
-    for (const WorkerView& view : swarm.core().workers()) assigned += view.units_assigned;
-    // two copies of each expert are assigned to the workers that stay
-    EXPECT_EQ(assigned, 2u * 48u);
-    ASSERT_TRUE(swarm.run_until_idle());
-    EXPECT_EQ(swarm.outcome(round).y, swarm.outcome(round).want);
-
-    const auto answered = swarm.answered_by(round);
-    EXPECT_NE(std::find(answered.begin(), answered.end(), leaver), answered.end());
-    EXPECT_EQ(swarm.closed_with(leaver), CloseCode::going_away);
-    EXPECT_EQ(swarm.core().counters().redispatched + swarm.core().counters().timeouts, 0u);
-    EXPECT_TRUE(swarm.violations().empty()) << swarm.violations().front();
-}
-
-// One copy of each expert and no local backend: the leaver serves until others have its experts.
-TEST(SwarmSessionTest, LeaverServesUntilItsExpertsHaveAnotherHolder) {
-    SimOptions options = no_workers();
-    options.swarm.local_fallback = false;
-    options.swarm.replicas = 1;
-    SimSwarm swarm(options);
-    WorkerProfile slow_line{};
-    slow_line.down_bytes_per_s = 40'000;  // 16 units of 1,000 bytes take 0.4 s
-    for (int i = 0; i < 3; ++i) swarm.join_as(slow_line, text("10.", i, ".0.1"));
-    ASSERT_TRUE(swarm.run_until_ready());
-    const WorkerId leaver = swarm.workers_alive().front();
-    ASSERT_GT(swarm.core().worker(leaver)->units_ready, 0u);
-
-    swarm.say(leaver, encode_drain(10'000));
-    EXPECT_EQ(swarm.core().worker(leaver)->state, WorkerState::draining);
-    EXPECT_EQ(swarm.core().coverage().covered, 48u);
-    const TimePoint begin = swarm.now();
-    for (std::uint32_t i = 0; swarm.now() - begin < 3s; ++i) {
-        const TimePoint asked = swarm.now();
-        const RoundId round = swarm.submit({.layer = i % 3, .num_tokens = 4});
-        ASSERT_TRUE(swarm.run_until_answered(round));
-        EXPECT_LT(to_ms(swarm.now() - asked), 250) << "no stall";
-        EXPECT_EQ(swarm.core().coverage().covered, 48u);
-    }
-    EXPECT_EQ(swarm.closed_with(leaver), CloseCode::going_away);
-    EXPECT_GT(swarm.core().counters().groups_sent, 0u);
-    EXPECT_TRUE(swarm.violations().empty()) << swarm.violations().front();
-}
-
-TEST(SwarmSessionTest, LeaverWithoutASuccessorLeavesAtOnce) {
-    SimOptions options = no_workers();
-    options.swarm.local_fallback = false;
-    SimSwarm swarm(options);
-    const WorkerId only = swarm.join();
-    ASSERT_TRUE(swarm.run_until_ready());
-    swarm.say(only, encode_drain(10'000));
-    EXPECT_EQ(swarm.closed_with(only), CloseCode::going_away);
-}
-
-TEST(SwarmSessionTest, LeaverWhoseSuccessorLoadsNothingLeavesAtItsDeadline) {
-    SimOptions options = no_workers();
-    options.swarm.local_fallback = false;
-    options.swarm.replicas = 1;
-    SimSwarm swarm(options);
-    const WorkerId leaver = swarm.join(), successor = swarm.join();
-    ASSERT_TRUE(swarm.run_until_ready());
-    swarm.stall_loading(successor);
-    swarm.say(leaver, encode_drain(4000));
-    swarm.run_for(3900ms);
-    EXPECT_FALSE(swarm.closed_with(leaver).has_value());
-    EXPECT_EQ(swarm.core().coverage().covered, 48u);
-    swarm.run_for(200ms);
-    EXPECT_EQ(swarm.closed_with(leaver), CloseCode::going_away);
-}
-
-TEST(SwarmSessionTest, AWorkerThatDrainsAndStallsIsClosedAtItsDeadline) {
-    SimOptions options = no_workers();
-    options.swarm.timeout_max = 10s;
-    SimSwarm swarm(options);
-    const WorkerId worker = swarm.join();
-    ASSERT_TRUE(swarm.run_until_ready());
-
-    swarm.stall_compute(worker);
-    swarm.submit();
-    swarm.run_for(10ms);
-    swarm.say(worker, encode_drain(1500));
-    swarm.run_for(1400ms);
-    EXPECT_FALSE(swarm.closed_with(worker).has_value());
-
-    swarm.run_for(200ms);
-    EXPECT_EQ(swarm.closed_with(worker), CloseCode::going_away);
-    EXPECT_TRUE(swarm.run_until_idle());
 }
 
 // A worker connects again before its old connection, the ghost, is lost. In an earlier version both
@@ -569,65 +352,6 @@ TEST(SwarmSessionTest, AWorkerThatComesBackTakesThePlaceOfItsGhost) {
         EXPECT_EQ(swarm.outcome(round).y, swarm.outcome(round).want);
     }
     EXPECT_EQ(swarm.core().counters().timeouts, 0u);
-}
-
-// In an earlier version a published peer was sent calls while it downloaded units. It answered none
-// of them in time, and three such calls made it unhealthy.
-TEST(SwarmSessionTest, APublishedPeerThatDownloadsIsNotAskedAndStaysHealthy) {
-    SimOptions options = no_workers();
-    options.swarm.replicas = 1;
-    SimSwarm swarm(options);
-    const WorkerId peer = swarm.join(Peer::published), other = swarm.join();
-    ASSERT_TRUE(swarm.run_until_ready());
-
-    swarm.slow_download(peer, 400ms);
-    // The peer takes over the units of the worker that leaves: ten seconds of downloads.
-    swarm.leave(other);
-    for (int i = 0; i < 18; ++i) {
-        const RoundId round = swarm.submit();
-        swarm.run_for(500ms);
-        ASSERT_TRUE(swarm.outcome(round).answer.has_value());
-        EXPECT_EQ(swarm.outcome(round).y, swarm.outcome(round).want);
-    }
-    EXPECT_EQ(swarm.core().counters().timeouts, 0u);
-
-    for (const WorkerEvent& event : swarm.worker_events())
-        EXPECT_NE(event.kind, WorkerEvent::Kind::unhealthy) << event.detail;
-    ASSERT_TRUE(swarm.run_until_ready());
-
-    const RoundId round = swarm.submit();
-    ASSERT_TRUE(swarm.run_until_idle());
-    EXPECT_EQ(swarm.answered_by(round), std::vector<WorkerId>{peer});
-}
-
-TEST(SwarmSessionTest, SilentDownloadingPeerIsDisconnected) {
-    SimSwarm swarm(no_workers());
-    const WorkerId peer = swarm.join(Peer::published);
-    swarm.stall(peer);
-    swarm.run_for(9min);
-    EXPECT_FALSE(swarm.closed_with(peer).has_value());
-    swarm.run_for(3min);
-    EXPECT_EQ(swarm.closed_with(peer), CloseCode::going_away);
-}
-
-TEST(SwarmSessionTest, CopiesBeyondTheWishAreReleasedWithPublishedPeersToo) {
-    SimSwarm swarm(no_workers());
-    swarm.join(Peer::published);
-    swarm.join();
-    ASSERT_TRUE(swarm.run_until_ready());
-
-    swarm.join(Peer::published);
-    swarm.join();
-    ASSERT_TRUE(swarm.run_until_ready());
-
-    std::uint32_t assigned = 0;
-    for (const WorkerView& view : swarm.core().workers()) assigned += view.units_assigned;
-    EXPECT_EQ(assigned, 2u * 48u);
-
-    for (int i = 0; i < 12; ++i)
-        swarm.submit({.layer = static_cast<std::uint32_t>(i % 3), .num_tokens = 3});
-    ASSERT_TRUE(swarm.run_until_idle());
-    EXPECT_TRUE(swarm.violations().empty()) << swarm.violations().front();
 }
 
 // In an earlier version a change of the worker's memory limit ended the connection, and all units

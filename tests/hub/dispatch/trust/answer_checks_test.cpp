@@ -162,7 +162,7 @@ class NoWeights : public ExpertCompute {
 };
 
 // Experts that all return y = x.
-class Identity : public ExpertCompute {
+class IdentityExperts : public ExpertCompute {
   public:
     Status compute(std::uint32_t, std::uint32_t, std::span<const float> x, std::span<const float>,
                    std::span<float> y) const override {
@@ -182,7 +182,8 @@ AnswerSample identity_sample(std::uint64_t id, float answer) {
 
 TEST(AnswerJudge, JudgeReportsMissingWeightsAndNonNumbers) {
     EXPECT_EQ(judge_answer(identity_sample(1, 2), NoWeights()).verdict, Verdict::undecided);
-    EXPECT_EQ(judge_answer(identity_sample(1, std::nanf("")), Identity()).verdict, Verdict::lie);
+    EXPECT_EQ(judge_answer(identity_sample(1, std::nanf("")), IdentityExperts()).verdict,
+              Verdict::lie);
 }
 
 // gpt-oss's experts. A worker that leaves out a part of their form, as one of an earlier version
@@ -261,7 +262,7 @@ TEST(JudgeThread, AwaitedSamplesAreJudgedAndAllAreAnswered) {
     std::vector<int> seen(num_samples);
     std::uint64_t num_done = 0;
     std::mutex mutex;
-    const Identity identity;
+    const IdentityExperts identity;
     JudgeThread judge(identity, [&](std::uint64_t id, const Judgement& judgement) {
         const std::lock_guard lock(mutex);
         ++seen[id];
