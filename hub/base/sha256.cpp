@@ -2,7 +2,6 @@
 
 #include <cerrno>
 #include <cstring>
-#include <memory>
 #include <vector>
 
 #include <fcntl.h>
@@ -23,17 +22,38 @@ Sha256 sha256(ByteView bytes) {
     return hash;
 }
 
+GrowingSha256::GrowingSha256() : context_(EVP_MD_CTX_new(), &EVP_MD_CTX_free) {
+    MOEX_CHECK(context_ && EVP_DigestInit_ex(context_.get(), EVP_sha256(), nullptr) == 1,
+               "SHA-256 failed");
+}
+
+GrowingSha256::GrowingSha256(const GrowingSha256& other) : GrowingSha256() { *this = other; }
+
+GrowingSha256& GrowingSha256::operator=(const GrowingSha256& other) {
+    MOEX_CHECK(EVP_MD_CTX_copy_ex(context_.get(), other.context_.get()) == 1, "SHA-256 failed");
+    return *this;
+}
+
+void GrowingSha256::add(ByteView bytes) {
+    MOEX_CHECK(EVP_DigestUpdate(context_.get(), bytes.data(), bytes.size()) == 1, "SHA-256 failed");
+}
+
+Sha256 GrowingSha256::value() const {
+    const GrowingSha256 copy = *this;
+    Sha256 hash{};
+    MOEX_CHECK(EVP_DigestFinal_ex(copy.context_.get(),
+                                  reinterpret_cast<unsigned char*>(hash.data()), nullptr) == 1,
+               "SHA-256 failed");
+    return hash;
+}
+
 Result<Sha256> sha256_file(const std::filesystem::path& path) {
     const int fd = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0)
         return Error{errno == ENOENT ? ErrorCode::not_found : ErrorCode::io_error,
                      text(path.string(), ": ", std::strerror(errno))};
 
-    const std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> context(EVP_MD_CTX_new(),
-                                                                          &EVP_MD_CTX_free);
-    MOEX_CHECK(context && EVP_DigestInit_ex(context.get(), EVP_sha256(), nullptr) == 1,
-               "SHA-256 failed");
-
+    GrowingSha256 hash;
     std::vector<std::byte> window(1u << 20);
     for (;;) {
         const ssize_t count = ::read(fd, window.data(), window.size());
@@ -46,18 +66,11 @@ Result<Sha256> sha256_file(const std::filesystem::path& path) {
         }
 
         if (count == 0) break;
-        MOEX_CHECK(
-            EVP_DigestUpdate(context.get(), window.data(), static_cast<std::size_t>(count)) == 1,
-            "SHA-256 failed");
+        hash.add(ByteView(window).first(static_cast<std::size_t>(count)));
     }
 
     ::close(fd);
-    Sha256 hash{};
-    MOEX_CHECK(EVP_DigestFinal_ex(context.get(), reinterpret_cast<unsigned char*>(hash.data()),
-                                  nullptr) == 1,
-               "SHA-256 failed");
-
-    return hash;
+    return hash.value();
 }
 
 }  // namespace moex

@@ -5,7 +5,6 @@
 #include <cstring>
 
 #include <fcntl.h>
-#include <openssl/evp.h>
 #include <sys/file.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -242,16 +241,12 @@ Result<FileRecord> PackageOutput::write_hub(
     std::vector<SafetensorsEntry>& tensors,
     const std::function<Status(std::size_t, const WriteBytes&)>& fill) {
     const std::string header = make_safetensors_header(tensors);
-    const std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> digest(EVP_MD_CTX_new(),
-                                                                         &EVP_MD_CTX_free);
-    MOEX_CHECK(digest && EVP_DigestInit_ex(digest.get(), EVP_sha256(), nullptr) == 1,
-               "SHA-256 failed");
+    GrowingSha256 hash;
 
     WholeFile file(directory_ / "hub.safetensors", directory_ / ".tmp-hub");
     FileRecord record;
     const WriteBytes write = [&](ByteView bytes) -> Status {
-        MOEX_CHECK(EVP_DigestUpdate(digest.get(), bytes.data(), bytes.size()) == 1,
-                   "SHA-256 failed");
+        hash.add(bytes);
         record.size_bytes += bytes.size();
         written_bytes_->fetch_add(bytes.size());
         return file.write(bytes);
@@ -265,10 +260,7 @@ Result<FileRecord> PackageOutput::write_hub(
     }
 
     MOEX_TRY(file.finish());
-    MOEX_CHECK(
-        EVP_DigestFinal_ex(digest.get(), reinterpret_cast<unsigned char*>(record.sha256.data()),
-                           nullptr) == 1,
-        "SHA-256 failed");
+    record.sha256 = hash.value();
 
     sync_directory(directory_);
     MOEX_TRY(
