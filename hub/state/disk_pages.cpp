@@ -1,11 +1,7 @@
 #include "hub/state/disk_pages.h"
 
 #include <algorithm>
-#include <bit>
-#include <cstring>
 #include <ctime>
-
-#include <openssl/evp.h>
 
 #include "hub/base/log.h"
 #include "hub/state/page_files.h"
@@ -21,39 +17,6 @@ constexpr std::size_t known_workers_max = 1u << 16;
 constexpr const char* const write_problem = "pages are not written";
 constexpr const char* const read_problem = "a page was refused and deleted";
 
-static_assert(std::endian::native == std::endian::little, "tokens are hashed as in memory");
-
-// SHA-256 of a growing text.
-class TextHash {
-  public:
-    TextHash() : context_(EVP_MD_CTX_new(), &EVP_MD_CTX_free) {
-        MOEX_CHECK(context_ && EVP_DigestInit_ex(context_.get(), EVP_sha256(), nullptr) == 1,
-                   "SHA-256 failed");
-    }
-    TextHash(const TextHash& other) : TextHash() { *this = other; }
-    TextHash& operator=(const TextHash& other) {
-        MOEX_CHECK(EVP_MD_CTX_copy_ex(context_.get(), other.context_.get()) == 1, "SHA-256 failed");
-        return *this;
-    }
-    ~TextHash() = default;
-    void add(std::span<const TokenId> tokens) {
-        MOEX_CHECK(EVP_DigestUpdate(context_.get(), tokens.data(), tokens.size_bytes()) == 1,
-                   "SHA-256 failed");
-    }
-    Sha256 value() const {
-        const TextHash copy = *this;
-        Sha256 hash{};
-        MOEX_CHECK(EVP_DigestFinal_ex(copy.context_.get(),
-                                      reinterpret_cast<unsigned char*>(hash.data()), nullptr) == 1,
-                   "SHA-256 failed");
-        return hash;
-    }
-
-  private:
-    using Context = std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)>;
-    Context context_;
-};
-
 // Returns the names of a page's files.
 template <class Page>
 std::vector<std::string> files_of(const PageName& name, const Page& page) {
@@ -62,24 +25,18 @@ std::vector<std::string> files_of(const PageName& name, const Page& page) {
     return files;
 }
 
-// Returns the bytes of the rows of a page's first or second part.
-std::uint64_t part_bytes(const DiskPagesOptions& options, bool is_window) {
-    const KvSource& source = options.source;
-    const std::uint64_t num_layers = source.end_layer - source.first_layer,
-                        wanted = is_window ? options.num_window_layers
-                                           : num_layers - options.num_window_layers;
-    return kv_rows_bytes(source, source.page_tokens) / num_layers * wanted;
-}
-
 }  // namespace
-
-std::string DiskPages::Place::file() const { return page_file(folder, name, parent); }
 
 DiskPages::DiskPages(DiskPagesOptions options)
     : options_(std::move(options)),
-      rows_bytes_(part_bytes(options_, false)),
-      window_rows_bytes_(part_bytes(options_, true)),
-      cipher_(options_.key) {}
+      windows_{options_.window, options_.source.page_tokens},
+      cipher_(options_.key),
+      places_(cipher_, options_.source, options_.key_id_of),
+      parts_({.folder = options_.folder,
+              .source = options_.source,
+              .num_window_layers = options_.num_window_layers,
+              .has_windows = options_.window > 0},
+             cipher_) {}
 
 Result<std::unique_ptr<DiskPages>> DiskPages::open(DiskPagesOptions options) {
     std::unique_ptr<DiskPages> pages(new DiskPages(std::move(options)));
@@ -161,83 +118,6 @@ void DiskPages::read_names() {
              kv("mb_max", options_.bytes_max >> 20), kv("keep_s", options_.keep.count()));
 }
 
-std::string DiskPages::folder_of(std::string_view client) const {
-    const std::string key_id = options_.key_id_of ? options_.key_id_of(client) : "";
-    return hex_of(cipher_.name("client", as_byte_view(client))) + "." +
-           (key_id.empty() ? no_key_id : key_id);
-}
-
-// Returns the name of the page that ends a text, whose tokens have this hash.
-PageName DiskPages::name_of(const std::string& folder, const Sha256& text_hash) const {
-    Bytes named = kv_source_bytes(options_.source);
-    for (const ByteView part : {as_byte_view(folder), ByteView(text_hash)})
-        named.insert(named.end(), part.begin(), part.end());
-    return cipher_.name("page", named);
-}
-
-// Goes through the places of the full pages of a text, from page `first_page` on. The names follow
-// from a hash of all tokens before, which continues where the text's memory ends: a whole text
-// costs one pass over its tokens, however many calls store or fetch its pages.
-class DiskPages::PlaceWalk {
-  public:
-    PlaceWalk(const DiskPages& pages, std::string_view client, std::span<const TokenId> tokens,
-              std::uint32_t first_page, std::unique_ptr<TextMemory>* memory)
-        : pages_(pages),
-          tokens_(tokens),
-          page_tokens_(pages.options_.source.page_tokens),
-          folder_(pages.folder_of(client)),
-          memory_(memory) {
-        const std::size_t begin = std::size_t{first_page} * page_tokens_;
-        const auto* known = memory_ ? dynamic_cast<const HashedText*>(memory_->get()) : nullptr;
-        if (known && known->num_tokens <= begin) at_ = *known;
-        if (known && known->end_page <= first_page) at_.end_page = 0;
-        at_.hash.add(tokens_.subspan(at_.num_tokens, begin - at_.num_tokens));
-        at_.num_tokens = begin;
-        before_ = at_.hash.value();
-        if (begin > 0) parent_ = pages_.name_of(folder_, before_);
-    }
-
-    bool has_next() const { return at_.num_tokens + page_tokens_ <= tokens_.size(); }
-    Place next() {
-        const auto ids = tokens_.subspan(at_.num_tokens, page_tokens_);
-        at_.hash.add(ids);
-        const Sha256 after = at_.hash.value();
-        Place place{.name = pages_.name_of(folder_, after),
-                    .parent = parent_,
-                    .folder = folder_,
-                    .first_position = static_cast<std::uint32_t>(at_.num_tokens),
-                    .before = before_,
-                    .tokens = {ids.begin(), ids.end()}};
-        at_.num_tokens += page_tokens_;
-        parent_ = place.name;
-        before_ = after;
-        return place;
-    }
-    // The page up to which a fetch brings this text; 0: not known. remember() keeps it, too.
-    std::uint32_t end_page() const { return at_.end_page; }
-    void set_end_page(std::uint32_t page) { at_.end_page = page; }
-    // Makes later walks of this text begin behind the last page at most.
-    void remember() const {
-        if (memory_) *memory_ = std::make_unique<HashedText>(at_);
-    }
-
-  private:
-    struct HashedText : TextMemory {
-        TextHash hash;
-        std::size_t num_tokens = 0;  // of which `hash` is the hash
-        std::uint32_t end_page = 0;
-    };
-
-    const DiskPages& pages_;
-    const std::span<const TokenId> tokens_;
-    const std::size_t page_tokens_;
-    const std::string folder_;
-    std::unique_ptr<TextMemory>* const memory_;
-    HashedText at_;
-    Sha256 before_{};
-    PageName parent_{};
-};
-
 bool DiskPages::keep(const FullPage& page) {
     {
         const std::lock_guard lock(mutex_);
@@ -245,9 +125,9 @@ bool DiskPages::keep(const FullPage& page) {
     }
     const auto last = static_cast<std::uint32_t>(page.tokens.size() / options_.source.page_tokens -
                                                  1);
-    PlaceWalk walk(*this, page.client, page.tokens, last, page.memory);
+    PageWalk walk(places_, page.client, page.tokens, last, page.memory);
     walk.remember();  // the page before: this page may be offered again
-    Place place = walk.next();
+    PagePlace place = walk.next();
     {
         const std::lock_guard lock(mutex_);
         if (is_off_ || std::chrono::steady_clock::now() < paused_until_) return true;
@@ -257,12 +137,12 @@ bool DiskPages::keep(const FullPage& page) {
         }
         // A page whose beginning has left could not be found.
         if (place.parent != PageName{} && !index_.holds(place.parent)) return true;
-        if (!writes_.empty() && queued_bytes_ + rows_bytes_ > options_.queue_bytes_max)
+        if (!writes_.empty() && queued_bytes_ + parts_.rows_bytes() > options_.queue_bytes_max)
             return false;
     }
     Write job{.place = std::move(place),
-              .rows = Bytes(rows_bytes_),
-              .window_rows = Bytes(page.has_window_rows ? window_rows_bytes_ : 0)};
+              .rows = Bytes(parts_.rows_bytes()),
+              .window_rows = Bytes(page.has_window_rows ? parts_.window_rows_bytes() : 0)};
     const std::uint64_t bytes = job.rows.size() + job.window_rows.size();
     if (!page.read(job.rows, job.window_rows).ok()) return true;
     {
@@ -284,7 +164,7 @@ bool DiskPages::keep(const FullPage& page) {
 }
 
 std::uint64_t DiskPages::fetch(PageWish wish) {
-    PlaceWalk walk(*this, wish.client, wish.tokens, wish.first_page, wish.memory);
+    PageWalk walk(places_, wish.client, wish.tokens, wish.first_page, wish.memory);
     walk.remember();
     Read job{.done = std::move(wish.done)};
     std::uint64_t id = 0, bytes = 0;
@@ -292,9 +172,9 @@ std::uint64_t DiskPages::fetch(PageWish wish) {
         const std::lock_guard lock(mutex_);
         std::uint32_t end = options_.window > 0 ? walk.end_page() : ~0u;
         if (end == 0) walk.set_end_page(end = resume_end(walk, wish.first_page));
-        const std::uint32_t seen = first_seen_page(end);
+        const std::uint32_t seen = windows_.first_seen(end);
         for (std::uint32_t i = wish.first_page; i < end && walk.has_next(); ++i) {
-            Place place = walk.next();
+            PagePlace place = walk.next();
             place.wants_window = options_.window > 0 && i >= seen;
             const auto found = stored(place);
             if (!found || (place.wants_window && !found->has_window)) break;
@@ -312,39 +192,22 @@ std::uint64_t DiskPages::fetch(PageWish wish) {
     return id;
 }
 
-// Returns the first page with a position that a window sees from the end of page `end_page` - 1 on.
-std::uint32_t DiskPages::first_seen_page(std::uint32_t end_page) const {
-    const std::uint64_t end = std::uint64_t{end_page} * options_.source.page_tokens;
-    if (end < options_.window) return 0;
-    return static_cast<std::uint32_t>((end + 1 - options_.window) / options_.source.page_tokens);
-}
-
-// Returns true if a page's second part stays on disk, however long the text becomes: a window that
-// ends at a multiple of four windows looks at it.
-bool DiskPages::is_stop(std::uint32_t page) const {
-    constexpr std::uint32_t windows_between = 4;
-    const std::uint32_t tokens = options_.source.page_tokens,
-                        pages = (options_.window + tokens - 1) / tokens * windows_between,
-                        next = (page / pages + 1) * pages;
-    return page >= first_seen_page(next);
-}
-
 // Returns the page up to which the stored pages of a text bring it, from `first_page` on: of the
 // last one and those before it, the windows are whole. The caller has the windows before
 // `first_page`.
-std::uint32_t DiskPages::resume_end(PlaceWalk walk, std::uint32_t first_page) {
+std::uint32_t DiskPages::resume_end(PageWalk walk, std::uint32_t first_page) {
     std::uint32_t end = first_page, windows_from = first_page;
     for (std::uint32_t page = first_page; walk.has_next(); ++page) {
         const auto found = stored(walk.next());
         if (!found) break;
         if (!found->has_window) windows_from = page + 1;
-        if (windows_from <= std::max(first_page, first_seen_page(page + 1))) end = page + 1;
+        if (windows_from <= std::max(first_page, windows_.first_seen(page + 1))) end = page + 1;
     }
     return end;
 }
 
 // Returns what is on disk of a page.
-std::optional<DiskPages::Stored> DiskPages::stored(const Place& place) {
+std::optional<DiskPages::Stored> DiskPages::stored(const PagePlace& place) {
     if (!has_names_) {
         std::error_code failure;
         const fs::path path = options_.folder / place.file();
@@ -453,38 +316,11 @@ void DiskPages::run() {
     }
 }
 
-Bytes DiskPages::seal_part(const Write& job, KvPart part) {
-    const bool is_window = part == KvPart::with_window;
-    const std::string file = job.place.file();
-    const Bytes plain = encode_kv_page({.source = options_.source,
-                                        .part = part,
-                                        .before = job.place.before,
-                                        .first_position = job.place.first_position,
-                                        .tokens = job.place.tokens,
-                                        .workers = job.worker_keys,
-                                        .rows = is_window ? job.window_rows : job.rows});
-    return cipher_.seal(plain, is_window ? window_file(file) : file);
-}
-
-// Writes the files of a page, the second part first: a page that is found has its parts.
-Status DiskPages::write_parts(const Write& job, std::uint64_t& bytes, std::uint64_t& window_bytes) {
-    const std::string file = job.place.file();
-    if (!job.window_rows.empty()) {
-        const Bytes sealed = seal_part(job, KvPart::with_window);
-        MOEX_TRY(write_page_file(options_.folder, window_file(file), sealed));
-        window_bytes = sealed.size();
-    }
-    const Bytes sealed = seal_part(job,
-                                   options_.window > 0 ? KvPart::without_window : KvPart::whole);
-    bytes = sealed.size() + window_bytes;
-    return write_page_file(options_.folder, file, sealed);
-}
-
 // Takes the second part out of the index that no window of this text sees since this page's end.
-DiskPages::Files DiskPages::pass_window(const Place& place) {
+DiskPages::Files DiskPages::pass_window(const PagePlace& place) {
     const std::uint32_t page = place.first_position / options_.source.page_tokens,
-                        seen = first_seen_page(page + 1);
-    if (options_.window == 0 || seen == 0 || is_stop(seen - 1)) return {};
+                        seen = windows_.first_seen(page + 1);
+    if (options_.window == 0 || seen == 0 || windows_.is_stop(seen - 1)) return {};
     const auto passed = index_.drop_window_before(place.name, page - (seen - 1));
     if (!passed) return {};
     return {window_file(page_file(passed->second.folder, passed->first, passed->second.parent))};
@@ -495,8 +331,9 @@ void DiskPages::write(Write job) {
         const std::lock_guard lock(mutex_);
         if (!index_.holds(job.place.name)) return;  // the page was removed
     }
-    std::uint64_t bytes = 0, window_bytes = 0;
-    const Status written = write_parts(job, bytes, window_bytes);
+    PageFileBytes files_bytes;
+    const Status written = parts_.write(job.place, job.worker_keys, job.rows, job.window_rows,
+                                        files_bytes);
 
     Files files;
     {
@@ -508,11 +345,12 @@ void DiskPages::write(Write job) {
             files = take_out(job.place.name);
         } else if (is_kept) {
             ++counters_.pages_written;
-            index_.set_written(job.place.name, bytes, window_bytes);
+            index_.set_written(job.place.name, files_bytes.bytes, files_bytes.window_bytes);
             files = pass_window(job.place);
             for (std::string& file : evict()) files.push_back(std::move(file));
         }
-        if (!is_kept && window_bytes > 0) files.push_back(window_file(job.place.file()));
+        if (!is_kept && files_bytes.window_bytes > 0)
+            files.push_back(window_file(job.place.file()));
         if (!is_kept) files.push_back(job.place.file());
     }
     delete_files(files);
@@ -522,7 +360,7 @@ void DiskPages::write(Write job) {
 
 void DiskPages::read(Read job) {
     FetchedPages fetched{.id = job.id};
-    for (const Place& place : job.pages) {
+    for (const PagePlace& place : job.pages) {
         {
             const std::lock_guard lock(mutex_);
             const PageEntry* const entry = has_names_ ? index_.find(place.name) : nullptr;
@@ -553,41 +391,12 @@ void DiskPages::read(Read job) {
     job.done(std::move(fetched));
 }
 
-// Reads one file of a page. `page` borrows from the result.
-Result<Bytes> DiskPages::read_part(const Place& place, KvPart part, KvPage& page) {
-    const bool is_window = part == KvPart::with_window;
-    const std::string file = is_window ? window_file(place.file()) : place.file();
-    const std::uint64_t rows_bytes = is_window ? window_rows_bytes_ : rows_bytes_;
-    MOEX_ASSIGN(sealed, read_page_file(options_.folder, file, rows_bytes + (64u << 20)));
-    auto plain = cipher_.open(sealed, file);
-    if (!plain.ok()) return Error{plain.error().code, text(file, ": ", plain.error().message)};
-    MOEX_ASSIGN(found, decode_kv_page(*plain, part));
-    MOEX_TRY(require_source(found.source, options_.source));
-    if (found.tokens != place.tokens || found.before != place.before ||
-        found.first_position != place.first_position)
-        return Error{ErrorCode::bad_file, text(file, ": the page of another text")};
-    if (found.rows.size() != rows_bytes)
-        return Error{ErrorCode::bad_file,
-                     text(file, ": ", found.rows.size(), " bytes of rows, wanted ", rows_bytes)};
-    page = std::move(found);
-    return plain;
-}
-
-Result<StoredPage> DiskPages::read_page(const Place& place) {
-    const std::string file = place.file();
-    KvPage page, second;
-    MOEX_ASSIGN(
-        plain,
-        read_part(place, options_.window > 0 ? KvPart::without_window : KvPart::whole, page));
-    Bytes window_plain;
-    if (place.wants_window) {
-        MOEX_ASSIGN(read, read_part(place, KvPart::with_window, second));
-        window_plain = std::move(read);
-    }
-
+Result<StoredPage> DiskPages::read_page(const PagePlace& place) {
+    MOEX_ASSIGN(page, parts_.read(place));
     for (const std::string& key : page.workers)
         if (options_.worker_is_banned && options_.worker_is_banned(key))
-            return Error{ErrorCode::bad_file, text(file, ": a banned worker computed for it")};
+            return Error{ErrorCode::bad_file,
+                         text(place.file(), ": a banned worker computed for it")};
 
     StoredPage stored;
     const std::set<std::string> keys(page.workers.begin(), page.workers.end());
@@ -596,10 +405,10 @@ Result<StoredPage> DiskPages::read_page(const Place& place) {
         for (const auto& [worker, key] : worker_keys_)
             if (keys.contains(key)) stored.workers.push_back(worker);
     }
-    stored.memory = std::move(plain);
+    stored.memory = std::move(page.memory);
     stored.rows = page.rows;  // within the memory that was moved
-    stored.window_memory = std::move(window_plain);
-    stored.window_rows = second.rows;
+    stored.window_memory = std::move(page.window_memory);
+    stored.window_rows = page.window_rows;
     return stored;
 }
 

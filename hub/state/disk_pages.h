@@ -1,7 +1,6 @@
 // Full pages of keys and values on disk, so that a hub remembers prompts over evictions and
 // restarts: the store that the engine sees as a KvPageStore.
-//   FOLDER/<client>.<key id>/<page>.<page before>    an encrypted page (page_cipher.h)
-//   FOLDER/<client>.<key id>/<page>.<page before>.window    its rows of layers with a window
+//   FOLDER/<client>.<key id>/<page>.<page before>    the files of a page (page_parts.h)
 //   FOLDER/key-check                                 shows whether the pages are of this key
 // A file is written under a temporary name and renamed, so the folder itself is the index: a killed
 // process leaves whole pages, and what is torn fails its tag. Names follow from the key, the model,
@@ -30,6 +29,9 @@
 #include "hub/engine/kv_page_store.h"
 #include "hub/state/page_cipher.h"
 #include "hub/state/page_index.h"
+#include "hub/state/page_parts.h"
+#include "hub/state/page_places.h"
+#include "hub/state/page_windows.h"
 #include "protocol/kv_page.h"
 
 namespace moex {
@@ -75,27 +77,17 @@ class DiskPages : public KvPageStore {
     void wait_until_written();
 
   private:
-    struct Place {  // the position of a page in its text, and its file
-        PageName name{}, parent{};
-        std::string folder;
-        std::uint32_t first_position = 0;
-        Sha256 before{};
-        std::vector<TokenId> tokens;
-        bool wants_window = false;  // to be read: the second part, too
-        std::string file() const;   // folder/name.parent
-    };
     struct Write {
-        Place place;
+        PagePlace place;
         std::vector<std::string> worker_keys;
         Bytes rows, window_rows;
     };
     struct Read {
         std::uint64_t id = 0;
-        std::vector<Place> pages;
+        std::vector<PagePlace> pages;
         std::function<void(FetchedPages)> done;
     };
     using Files = std::vector<std::string>;
-    class PlaceWalk;
 
     explicit DiskPages(DiskPagesOptions options);
     Status prepare_folder();
@@ -104,21 +96,14 @@ class DiskPages : public KvPageStore {
         std::uint64_t bytes = 0;
         bool has_window = false;
     };
-    std::optional<Stored> stored(const Place& place);                    // requires mutex_
-    std::uint32_t resume_end(PlaceWalk walk, std::uint32_t first_page);  // requires mutex_
-    std::uint32_t first_seen_page(std::uint32_t end_page) const;
-    bool is_stop(std::uint32_t page) const;
+    std::optional<Stored> stored(const PagePlace& place);               // requires mutex_
+    std::uint32_t resume_end(PageWalk walk, std::uint32_t first_page);  // requires mutex_
     std::int64_t now_s() const;
-    std::string folder_of(std::string_view client) const;
-    PageName name_of(const std::string& folder, const Sha256& text_hash) const;
     void run();
     void write(Write job);
     void read(Read job);
-    Result<StoredPage> read_page(const Place& place);
-    Result<Bytes> read_part(const Place& place, KvPart part, KvPage& page);
-    Bytes seal_part(const Write& job, KvPart part);
-    Status write_parts(const Write& job, std::uint64_t& bytes, std::uint64_t& window_bytes);
-    Files pass_window(const Place& place);  // requires mutex_
+    Result<StoredPage> read_page(const PagePlace& place);
+    Files pass_window(const PagePlace& place);  // requires mutex_
     void sweep();
     Files take_out(const PageName& name);  // requires mutex_
     Files evict();                         // requires mutex_
@@ -127,8 +112,10 @@ class DiskPages : public KvPageStore {
     void tell_recovered(const char* problem);
 
     const DiskPagesOptions options_;
-    const std::uint64_t rows_bytes_, window_rows_bytes_;  // of a page's parts
+    const PageWindows windows_;
     PageCipher cipher_;  // the store's thread calls seal() and open()
+    const PagePlaces places_;
+    PageParts parts_;  // the store's thread calls write() and read()
 
     mutable std::mutex mutex_;
     std::condition_variable wake_, idle_;
