@@ -146,6 +146,12 @@ void ApiState::follow_stream(const HttpRequest& request, const Responder& respon
     responder->refuse(gone_on.refusal());
 }
 
+void ApiState::send_local(const std::shared_ptr<ResumableStream>& stream,
+                          const Responder& responder, std::uint64_t last_event) const {
+    if (const auto resumed = stream->resume(responder, last_event); !resumed.ok())
+        responder->refuse(resumed.refusal());
+}
+
 // Goes on with a stream that this hub has taken over.
 Checked<void> ApiState::go_on(const HttpRequest& request, const Responder& responder,
                               std::uint64_t last_event, StreamFleet::Found found) const {

@@ -1,6 +1,8 @@
-// The state that all handlers of the API share. api.cpp has the requests that the model answers,
-// api_prompts.cpp makes their prompts, api_answers.cpp has all other answers. The state is
-// immutable once it is made, except for the masks and the resumable streams.
+// The state that all handlers of the API share. api.cpp makes it and has the handlers, api_jobs.cpp
+// makes the jobs of requests that the model answers, api_prompts.cpp their prompts; api_fleet.cpp
+// has the streams of several hubs, api_pages.cpp the pages that clients send, api_answers.cpp all
+// other answers. The state is immutable once it is made, except for the masks and the resumable
+// streams.
 #pragma once
 
 #include <memory>
