@@ -28,23 +28,21 @@ ApiJob::ApiJob(ApiJobInputs inputs, std::shared_ptr<HttpResponder> responder)
     const auto& stops = stops_anywhere ? params.stop : std::vector<std::string>();
     const bool continues = !params.is_chat || params.continues;
     const TextBegin begin = continues ? TextBegin::earlier : TextBegin::here;
+    AnswerParts::Options parts{.channels = inputs_.channels,
+                               .call_syntax = inputs_.call_syntax,
+                               .calls_at_once = params.calls.mode == ToolChoice::Mode::required,
+                               .tools = params.calls.tools,
+                               .splits_reasoning = inputs_.splits_reasoning,
+                               .begins_in_reasoning = inputs_.begins_in_reasoning,
+                               .stops = {},
+                               .min_tokens = params.bounds.min_tokens};
+    if ((calls || channels) && params.form.kind == AnswerForm::Kind::free)
+        parts.stops = params.stop;
     // Keep special tokens, since the opening of a tool call may be a special token.
     for (std::size_t i = 0; i < inputs_.prompts.size() * params.n; ++i)
-        choices_.push_back(
-            {.text = AnswerText(inputs_.tokenizer.get(), stops, params.logprobs, calls || channels,
-                                begin, params.bounds.min_tokens)});
-    if (calls || channels)
-        for (Choice& choice : choices_) {
-            if (channels)
-                choice.channels.emplace(*inputs_.channels, calls);
-            else
-                choice.calls.emplace(*inputs_.call_syntax,
-                                     params.calls.mode == ToolChoice::Mode::required,
-                                     params.calls.tools);
-            if (params.form.kind == AnswerForm::Kind::free) choice.stops.emplace(params.stop);
-        }
-    if (inputs_.splits_reasoning)
-        for (Choice& choice : choices_) choice.splitter.emplace(inputs_.begins_in_reasoning);
+        choices_.push_back({.text = AnswerText(inputs_.tokenizer.get(), stops, params.logprobs,
+                                               calls || channels, begin, params.bounds.min_tokens),
+                            .parts = AnswerParts(parts)});
 
     if (params.echo)
         for (std::size_t i = 0; i < choices_.size(); ++i)
@@ -100,13 +98,13 @@ void ApiJob::start() {
         if (inputs_.params.stream &&
             (inputs_.params.return_progress || inputs_.params.timings_per_token))
             sink.on_prompt = [self, i](const PromptProgress& progress) {
-                self->deliver([self, i, progress] { self->on_prompt(i, progress); });
+                self->gate_.deliver([self, i, progress] { self->on_prompt(i, progress); });
             };
         sink.on_token = [self, i](const TokenEvent& event) {
-            self->deliver([self, i, event] { self->on_token(i, event); });
+            self->gate_.deliver([self, i, event] { self->on_token(i, event); });
         };
         sink.on_end = [self, i](const GenerationEnd& end) {
-            self->deliver([self, i, end] { self->on_end(i, end); });
+            self->gate_.deliver([self, i, end] { self->on_end(i, end); });
         };
 
         auto id = inputs_.engine->submit(std::move(request), std::move(sink));
@@ -125,7 +123,7 @@ void ApiJob::start() {
         inputs_.account->on_key_ended([weak = weak_from_this()] {
             if (const auto job = weak.lock()) job->end_key();
         });
-    arm();
+    open_gate();
 }
 
 // Returns the mask of a choice: its form, and the bounds on its tokens; null: any token.
@@ -151,7 +149,7 @@ void ApiJob::replay() {
     for (const AnswerToken& one : inputs_.tokens) {
         if (one.choice >= choices_.size()) continue;
         const TokenEvent event{one.token, num_tokens[one.choice]++};
-        deliver([self, index = std::size_t{one.choice}, event] {
+        gate_.deliver([self, index = std::size_t{one.choice}, event] {
             self->is_replaying_ = true;
             self->on_token(index, event);
             self->is_replaying_ = false;
@@ -159,32 +157,9 @@ void ApiJob::replay() {
     }
 }
 
-template <class Event>
-void ApiJob::deliver(Event event) {
-    {
-        const std::lock_guard lock(mutex_);
-        if (!armed_) {
-            early_.emplace_back(std::move(event));
-            return;
-        }
-    }
-    event();
-}
-
-void ApiJob::arm() {
-    for (;;) {
-        std::vector<std::function<void()>> events;
-        {
-            const std::lock_guard lock(mutex_);
-            if (early_.empty()) {
-                armed_ = true;
-                break;
-            }
-            events.swap(early_);
-        }
-        for (const auto& event : events) event();
-    }
-
+// Lets the events run that waited until all sequences were submitted.
+void ApiJob::open_gate() {
+    gate_.open();
     bool abandoned;
     {
         const std::lock_guard lock(mutex_);
@@ -266,7 +241,7 @@ void ApiJob::on_token(std::size_t index, const TokenEvent& event) {
                            encode_token({static_cast<std::uint32_t>(index), token}));
     show(index, choice.text.push(with_top(token, inputs_.params.top_logprobs)));
 
-    if (choice.text.stopped() || (choice.stops && choice.stops->stopped())) {
+    if (choice.text.stopped() || choice.parts.stopped()) {
         choice.cancelling = true;
         cancel_choice(index);
     }
@@ -301,7 +276,8 @@ void ApiJob::on_end(std::size_t index, const GenerationEnd& end) {
 
     choice.ended = true;
     AnswerChoice& answer = choice.answer;
-    answer.stop = choice.stops ? choice.stops->stop() : choice.text.stop();
+    const std::string* const stop = choice.parts.stop();
+    answer.stop = stop ? *stop : choice.text.stop();
     choice.cached_tokens = end.stats.cached_tokens;
     choice.cached_tokens_disk = end.stats.cached_tokens_disk;
     if (echoes_scores()) answer.prompt_tokens = prompt_texts(index, end.prompt_logprobs);
@@ -328,9 +304,7 @@ void ApiJob::on_end(std::size_t index, const GenerationEnd& end) {
 std::string ApiJob::finish_reason(std::size_t index, const GenerationEnd& end) const {
     const Choice& choice = choices_[index];
     if (choice.cancelling) return "stop";
-    const std::uint32_t num_calls = choice.channels ? choice.channels->num_calls()
-                                    : choice.calls  ? choice.calls->num_calls()
-                                                    : 0;
+    const std::uint32_t num_calls = choice.parts.num_calls();
     const AnswerMask* const mask = inputs_.masks.empty() ? nullptr : inputs_.masks[index].get();
     const bool is_limited = end.reason == FinishReason::length || (mask && mask->cut_short());
     const bool is_whole = mask && (num_calls > 0 || inputs_.params.form.is_json()) &&
@@ -464,67 +438,6 @@ void ApiJob::observe_latency() const {
                                  seconds(totals_.queued));
 }
 
-// Counts one token as reasoning or as content. Blank tokens before the answer are undecided: a
-// block of thoughts may follow them.
-template <class Splitter>
-void ApiJob::count_reasoning(Choice& choice, const Splitter& splitter) const {
-    if (splitter.undecided()) {
-        ++choice.undecided_tokens;
-    } else if (splitter.in_reasoning()) {
-        choice.reasoning_tokens += std::exchange(choice.undecided_tokens, 0) + 1;
-    } else {
-        choice.undecided_tokens = 0;
-    }
-}
-
-void ApiJob::say_until_stop(Choice& choice, std::string& content, bool is_last) const {
-    if (!choice.stops || choice.text.num_tokens() <= inputs_.params.bounds.min_tokens) return;
-    content = choice.stops->push(content);
-    if (is_last) content += choice.stops->finish();
-}
-
-ReasonedText ApiJob::split_channels(Choice& choice, std::string_view text, bool is_last,
-                                    std::vector<CallPiece>& calls) const {
-    ChannelText parts = choice.channels->push(text);
-    if (is_last) {
-        ChannelText rest = choice.channels->finish();
-        parts.reasoning += rest.reasoning;
-        parts.content += rest.content;
-        std::move(rest.calls.begin(), rest.calls.end(), std::back_inserter(parts.calls));
-    } else {
-        count_reasoning(choice, *choice.channels);
-    }
-    calls = std::move(parts.calls);
-    say_until_stop(choice, parts.content, is_last);
-    return {std::move(parts.reasoning), std::move(parts.content)};
-}
-
-// Splits a piece of text into thoughts, words and calls.
-ReasonedText ApiJob::split(Choice& choice, std::string text, bool is_last,
-                           std::vector<CallPiece>& calls) {
-    if (choice.channels) return split_channels(choice, text, is_last, calls);
-    ReasonedText parts;
-    if (choice.splitter) {
-        parts = choice.splitter->push(text);
-        if (!is_last) count_reasoning(choice, *choice.splitter);
-        if (is_last) {
-            ReasonedText rest = choice.splitter->finish();
-            parts.reasoning += rest.reasoning;
-            parts.content += rest.content;
-        }
-    } else {
-        parts.content = std::move(text);
-    }
-    if (!choice.calls) return parts;
-
-    CalledText called = choice.calls->push(parts.content);
-    calls = std::move(called.calls);
-    if (is_last) called.content += choice.calls->finish().content;
-    parts.content = std::move(called.content);
-    say_until_stop(choice, parts.content, is_last);
-    return parts;
-}
-
 // Keeps a piece of a call to a weakened tool, whose arguments are judged at the end.
 void ApiJob::keep_judged(Choice& choice, const CallPiece& piece) const {
     const bool is_new = !piece.name.empty();
@@ -557,9 +470,10 @@ void ApiJob::show_calls(std::size_t index, std::vector<CallPiece> pieces) {
 }
 
 void ApiJob::show(std::size_t index, AnswerText::Shown shown, bool is_last) {
-    AnswerChoice& answer = choices_[index].answer;
-    std::vector<CallPiece> calls;
-    ReasonedText parts = split(choices_[index], std::move(shown.text), is_last, calls);
+    Choice& choice = choices_[index];
+    AnswerChoice& answer = choice.answer;
+    auto [parts, calls] = choice.parts.push(std::move(shown.text), choice.text.num_tokens(),
+                                            is_last);
 
     if (!inputs_.params.stream) {
         show_calls(index, std::move(calls));
@@ -647,8 +561,8 @@ Usage ApiJob::usage() const {
     }
     for (const Choice& choice : choices_) {
         usage.completion_tokens += choice.text.num_tokens();
-        if (choice.splitter || choice.channels)
-            usage.reasoning_tokens = usage.reasoning_tokens.value_or(0) + choice.reasoning_tokens;
+        if (const auto thoughts = choice.parts.reasoning_tokens())
+            usage.reasoning_tokens = usage.reasoning_tokens.value_or(0) + *thoughts;
     }
     return usage;
 }

@@ -15,11 +15,10 @@
 #include "hub/api/api_options.h"
 #include "hub/api/jobs/answer_form.h"
 #include "hub/api/jobs/answer_mask.h"
+#include "hub/api/jobs/answer_parts.h"
 #include "hub/api/jobs/answer_text.h"
-#include "hub/api/jobs/channels.h"
-#include "hub/api/jobs/reasoning.h"
+#include "hub/api/jobs/event_gate.h"
 #include "hub/api/jobs/reply_writer.h"
-#include "hub/api/jobs/tool_calls.h"
 #include "hub/api/stream_fleet.h"
 #include "hub/engine/engine.h"
 
@@ -76,12 +75,8 @@ class ApiJob : public std::enable_shared_from_this<ApiJob> {
   private:
     struct Choice {
         AnswerText text;
-        std::optional<ReasoningSplitter> splitter;
-        std::optional<ChannelSplitter> channels;  // replaces `splitter` and `calls` if set
-        std::optional<CallSplitter> calls;        // set if the answer may call tools
-        std::optional<StopFilter> stops;  // applies stop strings to the text outside of calls
+        AnswerParts parts;
         AnswerChoice answer;
-        std::uint64_t reasoning_tokens = 0, undecided_tokens = 0;
         std::uint32_t cached_tokens = 0, cached_tokens_disk = 0;
         // Number of the answer's tokens that were sent to the client.
         std::uint32_t counted_tokens = 0;
@@ -94,11 +89,7 @@ class ApiJob : public std::enable_shared_from_this<ApiJob> {
         Duration prompt_took{};  // PromptProgress::elapsed
     };
 
-    // Runs `event` now, or once all sequences are submitted: before that the request may still be
-    // answered with a refusal.
-    template <class Event>
-    void deliver(Event event);
-    void arm();
+    void open_gate();
     std::shared_ptr<TokenMask> mask_of(std::size_t index) const;
     void give_up();  // cancels every sequence
     void end_key();  // cancels every sequence, as the client's key is no longer valid
@@ -120,13 +111,6 @@ class ApiJob : public std::enable_shared_from_this<ApiJob> {
     void show_times(std::size_t index);
     void show_calls(std::size_t index, std::vector<CallPiece> pieces);
     void keep_judged(Choice& choice, const CallPiece& piece) const;
-    ReasonedText split(Choice& choice, std::string text, bool is_last,
-                       std::vector<CallPiece>& calls);
-    ReasonedText split_channels(Choice& choice, std::string_view text, bool is_last,
-                                std::vector<CallPiece>& calls) const;
-    void say_until_stop(Choice& choice, std::string& content, bool is_last) const;
-    template <class Splitter>
-    void count_reasoning(Choice& choice, const Splitter& splitter) const;
     std::uint64_t prompt_tokens() const;
     // Returns a function that charges the account for the tokens of choice `index` that were not
     // sent to the client before. The returned function runs once an event has been sent.
@@ -153,9 +137,10 @@ class ApiJob : public std::enable_shared_from_this<ApiJob> {
     bool stream_begun_ = false, answered_ = false, failed_ = false, prompt_counted_ = false;
     GenerationStats totals_;
 
+    EventGate gate_;  // opens when all sequences are submitted
+
     std::mutex mutex_;  // guards the following members
-    bool armed_ = false, abandoned_ = false, key_ended_ = false;
-    std::vector<std::function<void()>> early_;
+    bool abandoned_ = false, key_ended_ = false;
     std::vector<GenerationId> ids_;  // [choices], ids of the submitted sequences
 };
 
