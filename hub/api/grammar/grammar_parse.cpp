@@ -1,7 +1,6 @@
-// The parts of a parse: its stack frames, the name that it writes, and its texts.
-#include <algorithm>
+#include "hub/api/grammar/grammar_parse.h"
 
-#include "hub/api/grammar/grammar_state.h"
+#include <algorithm>
 
 namespace moex {
 

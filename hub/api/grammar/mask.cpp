@@ -6,7 +6,6 @@
 namespace moex {
 
 using Leaf = Parse::Leaf;
-using Parses = GrammarState::Parses;
 
 namespace {
 
