@@ -358,6 +358,12 @@ void DiskPages::write(Write job) {
     tell_recovered(write_problem);
 }
 
+// Returns true if the page is on disk, and has not left since a fetch found it.
+bool DiskPages::is_stored(const PageName& name) const {
+    const PageEntry* const entry = index_.find(name);
+    return entry && entry->is_written;
+}
+
 void DiskPages::read(Read job) {
     FetchedPages fetched{.id = job.id};
     for (const PagePlace& place : job.pages) {
@@ -375,6 +381,7 @@ void DiskPages::read(Read job) {
         Files files;
         {
             const std::lock_guard lock(mutex_);
+            if (!is_stored(place.name)) break;
             ++counters_.pages_refused;
             files = take_out(place.name);
         }
@@ -385,7 +392,10 @@ void DiskPages::read(Read job) {
         break;
     }
     {
+        // A page may have left while it was read: its worker has lied, or its key has ended.
         const std::lock_guard lock(mutex_);
+        for (std::size_t i = 0; i < fetched.pages.size(); ++i)
+            if (!is_stored(job.pages[i].name)) fetched.pages.resize(i);
         counters_.pages_read += fetched.pages.size();
     }
     job.done(std::move(fetched));

@@ -103,7 +103,8 @@ class DiskPages : public KvPageStore {
     void write(Write job);
     void read(Read job);
     Result<StoredPage> read_page(const PagePlace& place);
-    Files pass_window(const PagePlace& place);  // requires mutex_
+    Files pass_window(const PagePlace& place);   // requires mutex_
+    bool is_stored(const PageName& name) const;  // requires mutex_
     void sweep();
     Files take_out(const PageName& name);  // requires mutex_
     Files evict();                         // requires mutex_

@@ -304,6 +304,52 @@ TEST_F(DiskPagesTest, PagesOfALiarAreDeletedNowAndRefusedLater) {
     EXPECT_TRUE(files().empty());
 }
 
+// A fetch waits behind another one; meanwhile its pages are deleted, since a worker has lied. In an
+// earlier version they were counted and reported as damaged pages.
+TEST_F(DiskPagesTest, PageThatLeftBeforeItIsReadIsNoRefusal) {
+    const auto first = text_of(100, 4), text = text_of(200, 8);
+    pages_->know_worker(1, "key of one");
+    keep("ada", first);
+    keep("ada", text, {1});
+
+    std::promise<void> begun, may_end;
+    pages_->fetch(
+        {.client = "ada", .tokens = first, .bytes_max = 1 << 20, .done = [&](FetchedPages) {
+             begun.set_value();
+             may_end.get_future().wait();
+         }});
+    std::promise<FetchedPages> promise;
+    const auto id = pages_->fetch(
+        {.client = "ada", .tokens = text, .bytes_max = 1 << 20, .done = [&](FetchedPages fetched) {
+             promise.set_value(std::move(fetched));
+         }});
+    EXPECT_NE(id, 0u);
+    begun.get_future().wait();
+    pages_->forget_worker(1);
+    may_end.set_value();
+    const FetchedPages fetched = promise.get_future().get();
+    EXPECT_EQ(fetched.id, id);
+    EXPECT_TRUE(fetched.pages.empty());
+    EXPECT_EQ(pages_->counters().pages_refused, 0u);
+}
+
+// The worker's lie is found while the store reads its page: the file was read already. In an
+// earlier version the page was returned.
+TEST_F(DiskPagesTest, PageThatLeavesWhileItIsReadIsNotReturned) {
+    const auto text = text_of(100, 8);
+    options_.worker_is_banned = [this](std::string_view) {
+        pages_->forget_worker(1);
+        return false;
+    };
+    open();
+    pages_->know_worker(1, "key of one");
+    keep("ada", text, {1});
+    EXPECT_EQ(fetch("ada", text), 0u);
+    EXPECT_EQ(pages_->counters().pages_refused, 0u);
+    EXPECT_EQ(pages_->counters().pages_read, 0u);
+    EXPECT_TRUE(files().empty());
+}
+
 TEST_F(DiskPagesTest, DeletedFolderIsMadeAgain) {
     const auto text = text_of(100, 8);
     keep("ada", text);
