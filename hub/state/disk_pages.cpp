@@ -137,8 +137,9 @@ bool DiskPages::keep(const FullPage& page) {
         }
         // A page whose beginning has left could not be found.
         if (place.parent != PageName{} && !index_.holds(place.parent)) return true;
-        if (!writes_.empty() && queued_bytes_ + parts_.rows_bytes() > options_.queue_bytes_max)
-            return false;
+        const std::uint64_t bytes = parts_.rows_bytes() +
+                                    (page.has_window_rows ? parts_.window_rows_bytes() : 0);
+        if (!writes_.empty() && queued_bytes_ + bytes > options_.queue_bytes_max) return false;
     }
     Write job{.place = std::move(place),
               .rows = Bytes(parts_.rows_bytes()),

@@ -350,6 +350,42 @@ TEST_F(DiskPagesTest, PageThatLeavesWhileItIsReadIsNotReturned) {
     EXPECT_TRUE(files().empty());
 }
 
+// In an earlier version the limit left out the second parts of pages.
+TEST_F(DiskPagesTest, QueueLimitCountsBothPartsOfAPage) {
+    const std::uint64_t part_bytes = kv_rows_bytes(options_.source, page_tokens) / 2;
+    options_.num_window_layers = 1;
+    options_.window = page_tokens;
+    options_.queue_bytes_max = 3 * part_bytes;
+    open();
+    const auto keep_page = [&](const std::vector<TokenId>& tokens) {
+        return pages_->keep(
+            {.client = "ada",
+             .tokens = tokens,
+             .workers = {},
+             .read = [](std::span<std::byte>, std::span<std::byte>) { return Status(); }});
+    };
+    const auto first = text_of(100, page_tokens);
+    ASSERT_TRUE(keep_page(first));
+    pages_->wait_until_written();
+
+    std::promise<void> begun, may_end;
+    ASSERT_NE(pages_->fetch({.client = "ada",
+                             .tokens = first,
+                             .bytes_max = 1 << 20,
+                             .done =
+                                 [&](FetchedPages) {
+                                     begun.set_value();
+                                     may_end.get_future().wait();
+                                 }}),
+              0u);
+    begun.get_future().wait();  // the store's thread writes nothing until `may_end`
+    EXPECT_TRUE(keep_page(text_of(200, page_tokens))) << "two parts of the limit's three";
+    EXPECT_FALSE(keep_page(text_of(300, page_tokens)));
+    may_end.set_value();
+    pages_->wait_until_written();
+    EXPECT_TRUE(keep_page(text_of(300, page_tokens)));
+}
+
 TEST_F(DiskPagesTest, DeletedFolderIsMadeAgain) {
     const auto text = text_of(100, 8);
     keep("ada", text);
