@@ -1,29 +1,12 @@
 #include "web-worker/decoder/gpu_decoder.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "protocol/text.h"
 #include "web-worker/decoder/copy_command.h"
 
 namespace moex {
-namespace {
-
-// Bytes of a layer's output that are read to learn that the layer is computed.
-constexpr std::uint64_t early_bytes = 16;
-
-// The limit of rows with logits in a batch of several sequences.
-constexpr std::uint32_t batch_logit_rows = 64;
-
-std::uint32_t whole_tiles(std::uint32_t rows) { return (rows + 7) / 8 * 8; }
-
-// Slots that stage evicted pages, for a number of slots in all; and the fewest slots: a step's rows
-// are in at most two pages.
-std::uint32_t staging_slots(std::uint32_t slots) { return std::clamp(slots / 4, 1u, 8u); }
-constexpr std::uint32_t slots_min = 4;
-
-}  // namespace
 
 GpuDecoder::GpuDecoder(gpu::Device& device, const DecoderModel& model, const DecoderSizes& sizes)
     : device_(device),
@@ -35,170 +18,14 @@ GpuDecoder::~GpuDecoder() {
          {id_readbacks_[0], id_readbacks_[1], logit_readback_, likeliest_readback_, span_readback_})
         device_.destroy_buffer(buffer);
     for (const gpu::BufferId buffer :
-         {page_readback_, state_readback_, early_readback_, rows_readback_, kv_readback_})
+         {page_readback_, state_readback_, rows_readback_, kv_readback_})
         if (buffer != gpu::BufferId{}) device_.destroy_buffer(buffer);
     for (const Lane& lane : lanes_) device_.destroy_buffer(lane.routed_readback);
-}
-
-void GpuDecoder::create(gpu::Device& device, const DecoderModel& model,
-                        const GpuDecoderOptions& options, WeightSource& source,
-                        std::function<void(Result<std::unique_ptr<GpuDecoder>>)> done) {
-    if (const Status fits = check_model(model); !fits.ok()) return done(fits.error());
-    if (model.has_delta() && options.pages > 0 &&
-        (options.state_slots == 0 || options.journals == 0))
-        return done(Error{ErrorCode::invalid_argument,
-                          "several sequences of a model with a gated delta rule need places for "
-                          "their states"});
-    if ((options.slots > 0 || options.evicted != nullptr) &&
-        (options.pages > 0 || model.has_delta()))
-        return done(Error{ErrorCode::invalid_argument,
-                          "pages outside of the GPU's memory are those of one sequence, of a model "
-                          "without a gated delta rule"});
-
-    std::unique_ptr<GpuDecoder> decoder(
-        new GpuDecoder(device, model, sizes_of(device.adapter(), model, options)));
-    auto memory = DecoderMemory::create(device, decoder->model_, decoder->sizes_, source);
-    if (!memory.ok()) return done(memory.error());
-    decoder->memory_ = std::move(*memory);
-    decoder->lanes_.resize(decoder->sizes_.lanes);
-    if (const Status made = decoder->make_readbacks(); !made.ok()) return done(made.error());
-    if (!decoder->is_paged())
-        return create_ops(std::make_shared<std::unique_ptr<GpuDecoder>>(std::move(decoder)),
-                          std::move(done));
-
-    EvictedPages& store = *options.evicted;
-    create_ops(std::make_shared<std::unique_ptr<GpuDecoder>>(std::move(decoder)),
-               [&store, done = std::move(done)](Result<std::unique_ptr<GpuDecoder>> made) {
-                   if (!made.ok()) return done(std::move(made));
-                   GpuDecoder& self = **made;
-                   self.paged_ = std::make_unique<PagedSteps>(
-                       self.device_, self.model_, self.sizes_, *self.memory_, self.ops(), store);
-                   if (const Status ready = self.paged_->create(); !ready.ok())
-                       return done(ready.error());
-                   done(std::move(made));
-               });
-}
-
-// Creates the kernels of the next lane, one lane after the other. All lanes have the same kernels,
-// which are compiled once.
-void GpuDecoder::create_ops(std::shared_ptr<std::unique_ptr<GpuDecoder>> decoder,
-                            std::function<void(Result<std::unique_ptr<GpuDecoder>>)> done) {
-    GpuDecoder& self = **decoder;
-    const auto next = std::find_if(self.lanes_.begin(), self.lanes_.end(),
-                                   [](const Lane& one) { return !one.ops; });
-    if (next == self.lanes_.end()) return done(std::move(*decoder));
-
-    next->ops = std::make_unique<DecoderOps>(
-        self.device_, self.model_, self.sizes_, *self.memory_,
-        static_cast<std::uint32_t>(next - self.lanes_.begin()));
-    next->ops->create([decoder, done = std::move(done)](Status made) mutable {
-        if (!made.ok()) return done(made.error());
-        create_ops(std::move(decoder), std::move(done));
-    });
-}
-
-DecoderSizes GpuDecoder::sizes_of(const gpu::AdapterInfo& adapter, const DecoderModel& model,
-                                  const GpuDecoderOptions& options) {
-    DecoderSizes sizes;
-    sizes.binding_bytes = std::min(adapter.max_binding_bytes, adapter.max_buffer_bytes);
-    sizes.weight_buffer_bytes = options.weight_buffer_bytes
-                                    ? std::min(sizes.binding_bytes, options.weight_buffer_bytes)
-                                    : sizes.binding_bytes;
-    const std::uint32_t context = options.context_tokens ? options.context_tokens
-                                                         : model.context_tokens;
-    sizes.row_pages = (context + kv_page_tokens - 1) / kv_page_tokens;
-    sizes.pages = sizes.row_pages;
-    sizes.table_entries = sizes.row_pages;
-    if (options.evicted != nullptr && options.slots > 0 && options.slots < sizes.row_pages &&
-        slots_min < sizes.row_pages) {
-        sizes.pages = std::max(options.slots, slots_min);
-        sizes.staging_pages = staging_slots(sizes.pages);
-    }
-    sizes.rows = whole_tiles(options.rows_max);
-    sizes.logit_rows = options.every_logit ? sizes.rows
-                       : options.draft_rows > 1
-                           ? std::min(sizes.rows, whole_tiles(options.draft_rows))
-                           : 1;
-    sizes.ring_ids = options.ring_ids;
-    sizes.kv_kind = options.kv_kind;
-    sizes.spread = options.spread.value_or(!adapter.software);
-    sizes.likeliest = options.likeliest;
-    sizes.reads_rows = options.reads_rows && !model.is_span;
-    if (options.pages > 0) {  // for several sequences
-        sizes.pages = options.pages;
-        sizes.row_pages = std::min(sizes.row_pages, sizes.pages);
-        sizes.table_entries = sizes.rows * sizes.row_pages;
-        sizes.logit_rows = std::min(sizes.rows, batch_logit_rows);
-        sizes.likeliest = !model.is_span;
-        sizes.window_slots = options.window_slots;
-        sizes.lanes = std::max(1u, options.lanes);
-        sizes.sends_layers = options.sends_layers && model.head_dim % 8 == 0;
-    }
-    if (model.has_delta() && options.journals > 0) {
-        sizes.state_slots = options.state_slots;
-        sizes.journals = options.pages > 0 ? options.journals : 1;
-    }
-    sizes.part_slots = DecoderMemory::part_slots_of(sizes.binding_bytes, model, sizes.rows,
-                                                    sizes.row_pages);
-    return sizes;
 }
 
 std::uint32_t GpuDecoder::rows_max(std::uint32_t num_pages) const {
     const std::uint64_t fit = sizes_.part_slots / std::max(1u, num_pages);
     return static_cast<std::uint32_t>(std::min<std::uint64_t>(fit / 8 * 8, sizes_.rows));
-}
-
-Status GpuDecoder::make_readbacks() {
-    for (gpu::BufferId& readback : id_readbacks_) {
-        MOEX_ASSIGN(buffer, device_.create_buffer(sizeof(std::uint32_t) * sizes_.ring_ids / 2,
-                                                  gpu::BufferUsage::readback, "ids readback"));
-        readback = buffer;
-    }
-    if (model_.is_span) {
-        std::uint64_t row_bytes = sizeof(float) * model_.hidden_size;
-        for (std::uint32_t layer = 0; layer < model_.num_layers; ++layer)
-            row_bytes += DecoderMemory::span_kv_layer_bytes(model_, layer, 1);
-        MOEX_ASSIGN(span, device_.create_buffer(row_bytes * sizes_.rows, gpu::BufferUsage::readback,
-                                                "span readback"));
-        span_readback_ = span;
-        return {};
-    }
-    MOEX_ASSIGN(logits, device_.create_buffer(
-                            sizeof(float) * std::uint64_t{sizes_.logit_rows} * model_.vocab_size,
-                            gpu::BufferUsage::readback, "logits readback"));
-    logit_readback_ = logits;
-    if (sizes_.likeliest) {
-        MOEX_ASSIGN(likeliest,
-                    device_.create_buffer(sizeof(LikeliestList) * sizes_.logit_rows,
-                                          gpu::BufferUsage::readback, "likeliest tokens readback"));
-        likeliest_readback_ = likeliest;
-    }
-    if (sizes_.sends_layers) {
-        const std::uint64_t kv_bytes = DecoderMemory::span_kv_at(model_, model_.num_layers,
-                                                                 sizes_.rows),
-                            state_bytes = model_.has_delta() ? DecoderMemory::state_bytes(model_)
-                                                             : 0;
-        MOEX_ASSIGN(
-            kv, device_.create_buffer(std::max(kv_bytes, state_bytes), gpu::BufferUsage::readback,
-                                      "keys and values readback"));
-        kv_readback_ = kv;
-    }
-    if (sizes_.reads_rows || sizes_.sends_layers) {
-        MOEX_ASSIGN(rows, device_.create_buffer(
-                              sizeof(float) * std::uint64_t{sizes_.rows} * model_.hidden_size,
-                              gpu::BufferUsage::readback, "rows readback"));
-        rows_readback_ = rows;
-    }
-    if (!model_.experts_elsewhere) return {};
-
-    for (Lane& lane : lanes_) {
-        MOEX_ASSIGN(routed, device_.create_buffer(
-                                std::uint64_t{sizes_.rows} * (sizeof(float) * model_.hidden_size +
-                                                              2 * sizeof(float) * model_.top_k),
-                                gpu::BufferUsage::readback, "routed rows readback"));
-        lane.routed_readback = routed;
-    }
-    return {};
 }
 
 void GpuDecoder::write_rows(std::span<const StepRow> rows, std::uint32_t head_row,
@@ -235,57 +62,29 @@ Status GpuDecoder::begin_early(TokenIds tokens, std::function<void(std::uint32_t
             return Error{ErrorCode::invalid_argument,
                          text("token ", token, ", the vocabulary has ", model_.vocab_size)};
 
-    if (early_readback_ == gpu::BufferId{}) {
-        MOEX_ASSIGN(made, device_.create_buffer(early_bytes, gpu::BufferUsage::readback, "early"));
-        early_readback_ = made;
+    if (!early_) {
+        early_.emplace(device_, *memory_, ops());
+        if (const Status made = early_->create(); !made.ok()) {
+            early_.reset();
+            return made.error();
+        }
     }
     rows_.clear();
     for (std::uint32_t i = 0; i < num_rows; ++i) rows_.push_back({tokens[i], num_tokens_ + i});
-    early_ = Early{.turn = ++early_turns_,
-                   .rows = num_rows,
-                   .pages = pages_at(num_tokens_ + num_rows - 1),
-                   .on_layers = std::move(on_layers)};
-    write_rows(rows_, num_rows - 1, early_->pages);
+    const std::uint32_t num_pages = pages_at(num_tokens_ + num_rows - 1);
+    write_rows(rows_, num_rows - 1, num_pages);
     write_only_run(run, num_rows);
     commands_.clear();
     ops().append_embed(commands_, num_rows);
     device_.submit(commands_);
+    early_->begin(num_rows, num_pages, std::move(on_layers));
     advance_early();
     return {};
 }
 
 // Computes the layers that are loaded by now.
 void GpuDecoder::advance_early() {
-    if (!early_) return;
-    const std::uint32_t num_ready = num_loaded();
-    if (early_->next_layer == num_ready) return;
-    commands_.clear();
-    while (early_->next_layer < num_ready)
-        ops().append_layer(commands_, early_->next_layer++, early_->rows, early_->pages);
-    device_.submit(commands_);
-    if (num_ready == model_.num_layers) num_tokens_ += early_->rows;
-    if (!early_is_read_) read_early();
-}
-
-// Reads bytes that the last submitted layer has written, to learn that it is computed.
-void GpuDecoder::read_early() {
-    const std::uint32_t num_layers = early_->next_layer, turn = early_->turn;
-    const gpu::Command copy = copy_command(memory_->lanes.front().addends, 0, early_readback_, 0,
-                                           early_bytes);
-    device_.submit(std::span(&copy, 1));
-    early_is_read_ = true;
-    device_.read_buffer(early_readback_, early_bytes,
-                        [this, num_layers, turn, life = life_.watch()](Result<ByteView> bytes) {
-                            if (!life.alive()) return;
-                            early_is_read_ = false;
-                            if (!bytes.ok() || !early_) return;
-                            if (early_->turn == turn) {
-                                early_->num_told = num_layers;
-                                const auto on_layers = early_->on_layers;
-                                on_layers(num_layers);
-                            }
-                            if (early_ && early_->num_told < early_->next_layer) read_early();
-                        });
+    if (early_) num_tokens_ += early_->advance(num_loaded(), model_.num_layers);
 }
 
 Status GpuDecoder::feed(TokenIds tokens, StepLogits logits, const DeltaRun* run) {
@@ -606,91 +405,9 @@ void GpuDecoder::answer(std::span<const float> y, std::uint32_t lane) {
     device_.write_buffer(memory_->lanes[lane].addends, 0, std::as_bytes(y));
 }
 
-// Returns the caches of the layers that the rows of a page belong to.
-std::vector<gpu::BufferId> GpuDecoder::kv_buffers(bool is_window) const {
-    std::vector<gpu::BufferId> buffers;
-    for (std::uint32_t layer = 0; layer < model_.num_layers; ++layer)
-        if (!model_.is_delta(layer) && DecoderMemory::has_slots(model_, sizes_, layer) == is_window)
-            buffers.push_back(memory_->layers[layer].kv);
-    return buffers;
-}
-
-KvPageShape GpuDecoder::page_shape(bool is_window) const {
-    KvPageShape shape = kv_page_shape(model_, sizes_.kv_kind);
-    if (sizes_.window_slots > 0)
-        shape.num_layers = static_cast<std::uint32_t>(kv_buffers(is_window).size());
-    return shape;
-}
-
-void GpuDecoder::copy_page(std::uint32_t from, std::uint32_t to, bool is_window) {
-    const std::uint64_t bytes = DecoderMemory::kv_page_bytes(model_, sizes_.kv_kind);
-    std::vector<gpu::Command> copies;
-    for (const gpu::BufferId kv : kv_buffers(is_window)) {
-        copies.push_back(copy_command(kv, bytes * from, kv, bytes * to, bytes));
-        copies.back().same_stage = copies.size() > 1;
-    }
-    device_.submit(copies);
-}
-
-void GpuDecoder::read_page(std::uint32_t page, std::span<std::byte> rows,
-                           std::function<void(Status)> done, bool is_window) {
-    const std::uint64_t layer_bytes = DecoderMemory::kv_page_bytes(model_, sizes_.kv_kind);
-    const KvPageShape shape = page_shape(is_window);
-    if (rows.size() != kv_rows_of_page(shape))
-        return done(Error{ErrorCode::payload_size, text("a page has ", kv_rows_of_page(shape),
-                                                        " bytes of rows, not ", rows.size())});
-    if (paged_)
-        return paged_->get(page, [shape, rows, done](Result<ByteView> bytes) {
-            if (!bytes.ok()) return done(bytes.error());
-            rows_of_gpu_page(shape, *bytes, rows);
-            done({});
-        });
-    if (page_readback_ == gpu::BufferId{}) {
-        auto made = device_.create_buffer(layer_bytes * model_.num_layers,
-                                          gpu::BufferUsage::readback, "page");
-        if (!made.ok()) return done(made.error());
-        page_readback_ = *made;
-    }
-    std::vector<gpu::Command> copies;
-    for (const gpu::BufferId kv : kv_buffers(is_window)) {
-        const std::uint64_t to = layer_bytes * copies.size();
-        copies.push_back(copy_command(kv, layer_bytes * page, page_readback_, to, layer_bytes));
-        copies.back().same_stage = copies.size() > 1;
-    }
-    device_.submit(copies);
-    device_.read_buffer(page_readback_, layer_bytes * copies.size(),
-                        [life = life_.watch(), shape, rows, done](Result<ByteView> bytes) {
-                            if (!life.alive()) return;
-                            if (!bytes.ok()) return done(bytes.error());
-                            rows_of_gpu_page(shape, *bytes, rows);
-                            done({});
-                        });
-}
-
-Status GpuDecoder::write_page(std::uint32_t page, ByteView rows, bool is_window) {
-    const KvPageShape shape = page_shape(is_window);
-    if (rows.size() != kv_rows_of_page(shape))
-        return Error{ErrorCode::payload_size, text("a page has ", kv_rows_of_page(shape),
-                                                   " bytes of rows, not ", rows.size())};
-    const std::uint64_t layer_bytes = DecoderMemory::kv_page_bytes(model_, sizes_.kv_kind);
-    page_bytes_.resize(layer_bytes * shape.num_layers);
-    gpu_page_of_rows(shape, rows, page_bytes_);
-    if (paged_) {
-        paged_->put(page, page_bytes_);
-        return {};
-    }
-    std::uint64_t first = 0;
-    for (const gpu::BufferId kv : kv_buffers(is_window)) {
-        device_.write_buffer(kv, layer_bytes * page,
-                             ByteView(page_bytes_).subspan(first, layer_bytes));
-        first += layer_bytes;
-    }
-    return {};
-}
-
 void GpuDecoder::rewind(std::uint32_t num_tokens) {
     MOEX_CHECK(num_tokens <= num_tokens_, text(num_tokens, " of ", num_tokens_, " tokens"));
-    early_.reset();
+    if (early_) early_->drop();
     // A recurrent state cannot forget single tokens.
     if (!goes_back() && num_tokens < num_tokens_) num_tokens = 0;
     num_tokens_ = num_tokens;

@@ -19,50 +19,14 @@
 #include "web-worker/decoder/decoder_memory.h"
 #include "web-worker/decoder/decoder_model.h"
 #include "web-worker/decoder/decoder_ops.h"
+#include "web-worker/decoder/decoder_options.h"
+#include "web-worker/decoder/early_rows.h"
 #include "web-worker/decoder/kv_rows.h"
 #include "web-worker/decoder/paged_steps.h"
 #include "web-worker/decoder/step_rows.h"
 #include "web-worker/gpu/device.h"
 
 namespace moex {
-
-// The capacities of a decoder.
-struct GpuDecoderOptions {
-    std::uint32_t context_tokens = 0;  // token capacity of the cache; 0: the model's context
-    std::uint32_t rows_max = 64;       // limit of prompt tokens that one step computes
-    std::uint32_t ring_ids = 256;      // limit of chosen tokens not yet read; a power of two
-    bool every_logit = false;          // allocate room for the logits of all rows of a step
-    // Limit of rows in a step whose logits or likeliest tokens are read: drafted tokens and the
-    // token before them (token_drafts.h). 8 rows are one tile of a product.
-    std::uint32_t draft_rows = 1;
-    bool likeliest = false;   // permit StepLogits::likeliest; always set for several sequences
-    bool reads_rows = false;  // permit DecoderBatch::reads_rows
-    // Permit a pass over several sequences whose layers are computed by others in part: a pass may
-    // stop before any layer. Without effect if the heads' size is no multiple of 8.
-    bool sends_layers = false;
-    // Total pages of keys and values, if several sequences share the cache; 0 for one sequence.
-    std::uint32_t pages = 0;
-    // For several sequences: pages of layers with a window; 0: as many as of other layers. Such a
-    // page has a number of its own, so that it is free once no window sees it.
-    std::uint32_t window_slots = 0;
-    std::uint32_t lanes = 1;  // limit of batches in flight, for several sequences only
-    // For one sequence: the pages that fit into the GPU's memory; 0: all pages of the context. The
-    // other pages are in `evicted`, which outlives the decoder (paged_steps.h). Error
-    // invalid_argument: `pages` is given too, or the model has a gated delta rule.
-    std::uint32_t slots = 0;
-    EvictedPages* evicted = nullptr;
-    // Of a model with a gated delta rule: places for states, and for journals of rows that may be
-    // rolled back. At most `journals` sequences are in a batch. A decoder of one sequence may have
-    // one journal; feed() then gets a run. Without it, each step changes the only state.
-    std::uint32_t state_slots = 0, journals = 0;
-    KvKind kv_kind = KvKind::f32;
-    // The size limit of a buffer that holds a part of a table or of a layer's experts. 0: the
-    // adapter's binding limit.
-    std::uint64_t weight_buffer_bytes = 0;
-    // If true, a step with a single row uses more lanes with fewer outputs each: the same bits,
-    // faster on a GPU, slower on a processor. If unset, it is true unless the adapter is software.
-    std::optional<bool> spread;
-};
 
 // Rows of several sequences that one pass computes together. Rows of the same sequence are listed
 // in order of their positions, and their keys and values are written to the cache.
@@ -149,10 +113,6 @@ class GpuDecoder {
     std::uint32_t num_pages() const { return sizes_.pages; }
     std::uint32_t num_window_slots() const { return sizes_.window_slots; }
     std::uint32_t num_lanes() const { return sizes_.lanes; }
-    // Returns the sizes that create() would choose for this device, so that a caller can check
-    // whether they fit.
-    static DecoderSizes sizes_of(const gpu::AdapterInfo& adapter, const DecoderModel& model,
-                                 const GpuDecoderOptions& options);
     std::uint32_t num_tokens() const { return num_tokens_; }
     std::uint64_t weight_bytes() const { return memory_->weight_bytes; }
     std::uint64_t kv_bytes() const { return memory_->kv_bytes; }
@@ -292,7 +252,6 @@ class GpuDecoder {
     void copy_logits(std::function<void(Result<std::span<const float>>)> done);
     void copy_likeliest(std::function<void(Result<std::span<const LikeliestList>>)> done);
     void advance_early();
-    void read_early();
 
     static constexpr std::uint32_t num_readbacks = 2;
 
@@ -326,16 +285,7 @@ class GpuDecoder {
     std::uint32_t num_chosen_ = 0, num_read_ = 0;
     bool has_choice_ = false;  // the next input row holds a chosen token
 
-    // Rows that are read while layers are loaded.
-    struct Early {
-        std::uint32_t turn = 0, rows = 0, pages = 0, next_layer = 0;
-        std::uint32_t num_told = 0;  // layers that on_layers() has been called with
-        std::function<void(std::uint32_t)> on_layers;
-    };
-    std::optional<Early> early_;
-    std::uint32_t early_turns_ = 0;  // number of calls of begin_early()
-    gpu::BufferId early_readback_;   // made by the first begin_early()
-    bool early_is_read_ = false;     // early_readback_ is being read
+    std::optional<EarlyRows> early_;  // made by the first begin_early()
 
     std::vector<gpu::Command> commands_;
     // The commands of a greedy step whose sequence has greedy_pages_ pages.

@@ -76,7 +76,7 @@ class GpuPlace : public LocalPlace {
 
         const GpuDecoderOptions options = options_for(*model, tab.memory);
         GpuPlace& self = *place;
-        const DecoderSizes sizes = GpuDecoder::sizes_of(self.device_->adapter(), *model, options);
+        const DecoderSizes sizes = decoder_sizes_of(self.device_->adapter(), *model, options);
         self.named_ = std::make_unique<NamedWeights>(*tab.files, *model);
         self.weights_ = std::make_unique<CountedWeights>(
             *self.named_, DecoderMemory::needs_of(*model, sizes).weights, tab.progress);

@@ -254,7 +254,7 @@ class SpanWorker : public SpanHost {
                                                  wanted_->first_layer + model.num_layers);
         const auto needs = [&](std::uint64_t kv_bytes) -> std::uint64_t {
             if (!choose_room(model, kv_bytes, options)) return 0;
-            const auto sizes = GpuDecoder::sizes_of(context_.device.adapter(), model, options);
+            const auto sizes = decoder_sizes_of(context_.device.adapter(), model, options);
             return DecoderMemory::needs_of(model, sizes).all();
         };
         std::uint64_t kv_bytes = wanted_->kv_bytes_max, needed = needs(kv_bytes);

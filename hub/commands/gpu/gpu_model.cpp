@@ -30,7 +30,7 @@ class VulkanModel : public GpuModel {
         const GpuDecoderOptions decoder{.context_tokens = options.context_tokens,
                                         .kv_kind = kv_kind_of(options.kv_dtype)};
         const DecoderMemory::Needs needs = DecoderMemory::needs_of(
-            model, GpuDecoder::sizes_of(device_->adapter(), model, decoder));
+            model, decoder_sizes_of(device_->adapter(), model, decoder));
         MOEX_TRY(check_memory(device_->adapter(), needs, device_->adapter().memory_bytes));
 
         MOEX_ASSIGN(loaded,

@@ -42,7 +42,7 @@ Result<GpuDecoderOptions> GpuSizes::decoder() const {
     const auto needs_with = [&](std::uint64_t pages) {
         decoder.pages = static_cast<std::uint32_t>(pages);
         decoder.window_slots = slots_with(pages);
-        return DecoderMemory::needs_of(model_, GpuDecoder::sizes_of(adapter_, model_, decoder));
+        return DecoderMemory::needs_of(model_, decoder_sizes_of(adapter_, model_, decoder));
     };
     std::uint64_t pages = options_.num_pages;  // the engine relies on the pages of the first device
     const std::uint64_t states = options_.slots.all_bytes(),
@@ -97,7 +97,7 @@ StateSlotSizes GpuSizes::state_slots() const {
                                       .lanes = options_.lanes,
                                       .state_slots = slots.num_slots() - slots.copies_max,
                                       .journals = slots.sequences_max};
-        const DecoderSizes sizes = GpuDecoder::sizes_of(adapter_, model_, least);
+        const DecoderSizes sizes = decoder_sizes_of(adapter_, model_, least);
         const std::uint64_t others = DecoderMemory::needs_of(model_, sizes).all(),
                             free = there - std::min(there, others);
         slots.copies_max = static_cast<std::uint32_t>(

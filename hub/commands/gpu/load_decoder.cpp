@@ -10,7 +10,7 @@ Result<std::unique_ptr<GpuDecoder>> load_decoder(gpu::Device& device, gpu::Poste
                                                  const DecoderModel& model,
                                                  const GpuDecoderOptions& options,
                                                  WeightProgress progress) {
-    const DecoderSizes sizes = GpuDecoder::sizes_of(device.adapter(), model, options);
+    const DecoderSizes sizes = decoder_sizes_of(device.adapter(), model, options);
     PackageWeights weights(std::move(package), model);
     CountedWeights counted(weights, DecoderMemory::needs_of(model, sizes).weights,
                            std::move(progress));
