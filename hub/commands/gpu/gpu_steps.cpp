@@ -12,7 +12,9 @@
 #include "hub/commands/gpu/gpu_sizes.h"
 #include "hub/commands/gpu/gpu_spans.h"
 #include "hub/commands/gpu/load_decoder.h"
+#include "hub/commands/gpu/micro_batch.h"
 #include "hub/commands/gpu/planned_step.h"
+#include "hub/commands/gpu/read_back.h"
 #include "hub/engine/expert_foresight.h"
 
 namespace moex {
@@ -239,26 +241,6 @@ class VulkanSteps : public GpuSteps {
         return end - first;
     }
 
-    // A micro-batch: rows of a pass that go through the layers in a lane of their own. The objects
-    // are reused from pass to pass, so that their buffers are not allocated again.
-    struct Part {
-        std::uint32_t lane = 0;
-        std::span<const std::uint32_t> index;       // for each row: index of the row in the batch
-        std::span<const StepRows* const> asked;     // rows whose likeliest tokens are requested
-        std::span<const std::uint32_t> hidden_row;  // of PlannedStep
-        bool reads_rows = false;
-        // layer of the pending round; num_layers: none is left
-        std::uint32_t num_logits = 0, layer = 0;
-        TimePoint layer_began{};  // for the trace
-        std::vector<StepRow> rows;
-        std::vector<SequenceRow> sequence_rows;  // `rows` in the form that the predictor reads
-        std::vector<std::uint32_t> pages, window_pages;
-        std::vector<DeltaRun> runs;  // of a model with recurrent states
-        std::vector<float> x, y, expert_weights;
-        std::vector<std::uint16_t> expert_ids;
-        std::unique_ptr<ExpertRound> round;  // in flight
-    };
-
     // Computes rows [first, first + count) of a step, cut into `num_parts` micro-batches. Within a
     // layer the keys and values of an earlier micro-batch are stored before a later micro-batch of
     // the same sequence reads them.
@@ -268,113 +250,34 @@ class VulkanSteps : public GpuSteps {
         const TraceSpan span(Trace::Row::engine, "GPU pass", {"rows", count});
         num_parts = std::clamp(num_parts, 1u, std::min(count, decoder_->num_lanes()));
         parts_.resize(decoder_->num_lanes());
-        const std::span<Part> parts = std::span(parts_).first(num_parts);
+        const std::span<MicroBatch> parts = std::span(parts_).first(num_parts);
         for (std::uint32_t i = 0; i < num_parts; ++i) {
             const std::uint32_t begin = count * i / num_parts, end = count * (i + 1) / num_parts;
-            parts[i].lane = i;
-            start(parts[i], step, first + begin, end - begin);
+            decoder_->start(parts[i].fill(step, first + begin, end - begin, i,
+                                          {.has_window_slots = window_slots_ > 0,
+                                           .has_states = slots_.sequences_max > 0}),
+                            i);
         }
         Status status = begin_spans(parts);
         while (status.ok() && parts.back().layer < config_.num_layers)
-            for (Part& part : parts)
+            for (MicroBatch& part : parts)
                 if (status.ok()) status = compute_layer(part, experts, stop, result);
         // cancels expert rounds that are still in flight
-        for (Part& part : parts) part.round.reset();
+        for (MicroBatch& part : parts) part.round.reset();
         if (!status.ok()) spans_.drop();
         return status;
     }
 
-    Status begin_spans(std::span<const Part> parts) {
+    Status begin_spans(std::span<const MicroBatch> parts) {
         std::vector<GpuSpans::Rows> rows;
-        for (const Part& part : parts) rows.push_back({part.sequence_rows, part.runs});
+        for (const MicroBatch& part : parts) rows.push_back({part.sequence_rows, part.runs});
         return spans_.begin(rows, may_leave_);
-    }
-
-    void start(Part& part, const PlannedStep& step, std::uint32_t first, std::uint32_t count) {
-        part.rows.assign(step.rows.begin() + first, step.rows.begin() + first + count);
-        part.pages.clear();
-        part.window_pages.clear();
-        part.sequence_rows.clear();
-        DecoderBatch batch;
-        for (std::uint32_t i = 0; i < count; ++i) {
-            const StepRows* const sequence = step.sequence[first + i];
-            part.sequence_rows.push_back({sequence->kv, part.rows[i].position, part.rows[i].token});
-            batch.num_pages = std::max(batch.num_pages, step.num_pages[first + i]);
-            if (i > 0 && sequence == step.sequence[first + i - 1]) {
-                part.rows[i].first_page = part.rows[i - 1].first_page;
-                continue;
-            }
-            part.rows[i].first_page = static_cast<std::uint32_t>(part.pages.size());
-            const auto table = sequence->kv->pages();
-            part.pages.insert(part.pages.end(), table.begin(), table.end());
-            if (window_slots_ > 0) sequence->kv->list_window_slots(part.window_pages);
-        }
-        if (slots_.sequences_max > 0) set_runs(part, step, first);
-        batch.rows = part.rows;
-        batch.pages = part.pages;
-        batch.window_pages = part.window_pages;
-        batch.runs = part.runs;
-        const auto num_rows = static_cast<std::uint32_t>(step.rows.size());
-        const std::uint32_t first_logit = std::max(first, num_rows - step.num_logits);
-        if (first + count > first_logit) batch.num_logits = first + count - first_logit;
-        const std::uint32_t end_likeliest = num_rows - step.num_logits + step.num_likeliest;
-        if (first_logit < end_likeliest)
-            batch.num_likeliest = std::min(batch.num_logits, end_likeliest - first_logit);
-
-        part.index = std::span(step.index).subspan(first, count);
-        part.hidden_row = step.hidden_row;
-        part.reads_rows = std::ranges::any_of(part.index, [&](std::uint32_t row) {
-            return step.hidden_row[row] != PlannedStep::no_row;
-        });
-        batch.reads_rows = part.reads_rows;
-        part.asked = std::span(step.sequence).subspan(first_logit, batch.num_likeliest);
-        part.num_logits = batch.num_logits;
-        part.layer = 0;
-        part.layer_began = now_steady();
-        decoder_->start(batch, part.lane);
-    }
-
-    // Sets the runs of a part whose first row is row `first` of the step. A sequence has one run.
-    // Its rows without logits are consecutive, and so are those with logits.
-    static void set_runs(Part& part, const PlannedStep& step, std::uint32_t first) {
-        part.runs.clear();
-        std::vector<const StepRows*> sequences;  // [number of runs]
-        const auto num_rows = static_cast<std::uint32_t>(part.rows.size());
-        for (std::uint32_t row = 0; row < num_rows; ++row) {
-            const StepRows* const sequence = step.sequence[first + row];
-            const auto found = std::find(sequences.begin(), sequences.end(), sequence);
-            const std::size_t index = found - sequences.begin();
-            if (found == sequences.end()) {
-                sequences.push_back(sequence);
-                part.runs.push_back({.first_row = row});
-            }
-            DeltaRun& run = part.runs[index];
-            if (row == run.first_row + run.num_first)
-                ++run.num_first;
-            else if (run.num_rows == run.num_first)
-                run.next_row = row;
-            ++run.num_rows;
-        }
-        for (std::size_t i = 0; i < sequences.size(); ++i) {
-            SlotState& state = sequences[i]->kv->slot_state();
-            const StateRun wanted = state.next_run(part.runs[i].num_rows);
-            DeltaRun& run = part.runs[i];
-            if (wanted.from) run.from_slot = wanted.from->number;
-            for (const std::size_t k : {0, 1}) {
-                if (wanted.to[k]) run.to_slots[k] = wanted.to[k]->number;
-                run.store_after[k] = wanted.after[k];
-            }
-            run.journal = state.journal();
-            run.position = wanted.position;
-            run.num_replayed = wanted.num_replayed;
-            run.keeps_rows = wanted.keeps_rows ? 1 : 0;
-        }
     }
 
     // Continues a micro-batch once the experts of its previous layer, or the worker of a span, have
     // answered. Returns when the round of its next layer or span was sent, or, behind the last
     // layer, when the results of its rows were read back.
-    Status compute_layer(Part& part, ExpertBackend& experts, const std::stop_token& stop,
+    Status compute_layer(MicroBatch& part, ExpertBackend& experts, const std::stop_token& stop,
                          StepResult& result) {
         spans_.enter(decoder_->next_layer(part.lane));
         if (part.round) MOEX_TRY(finish_round(part, stop, result));
@@ -396,7 +299,7 @@ class VulkanSteps : public GpuSteps {
 
     // Takes the rows of a micro-batch back that are at a worker. If no worker answered, the layers
     // of the span are computed here, before the next micro-batch continues.
-    Status take_back(Part& part, ExpertBackend& experts, const std::stop_token& stop,
+    Status take_back(MicroBatch& part, ExpertBackend& experts, const std::stop_token& stop,
                      StepResult& result) {
         MOEX_ASSIGN(missing, spans_.come_back(part.lane, part.index, result, stop));
         part.layer_began = now_steady();
@@ -407,7 +310,7 @@ class VulkanSteps : public GpuSteps {
         return {};
     }
 
-    std::uint32_t advance_to(std::uint32_t end_layer, const Part& part) {
+    std::uint32_t advance_to(std::uint32_t end_layer, const MicroBatch& part) {
         const std::uint32_t layer = decoder_->advance_to(end_layer, part.lane);
         if (Trace::on() != nullptr) layer_issued_ = now_steady();
         return layer;
@@ -415,7 +318,7 @@ class VulkanSteps : public GpuSteps {
 
     // Records a trace span for a layer. The span begins with the expert answers of the previous
     // layer and ends when the rows of this layer were read back.
-    void trace_layer(const Part& part) {
+    void trace_layer(const MicroBatch& part) {
         Trace* const trace = Trace::on();
         if (trace == nullptr) return;
         trace->span(Trace::Row::engine, "layer", part.layer_began, now_steady(),
@@ -433,7 +336,7 @@ class VulkanSteps : public GpuSteps {
             result.rows[row].pairs_local = static_cast<std::uint16_t>(layers * config_.top_k);
     }
 
-    Status ask_experts(Part& part, ExpertBackend& experts, const std::stop_token& stop) {
+    Status ask_experts(MicroBatch& part, ExpertBackend& experts, const std::stop_token& stop) {
         if (stop.stop_requested())
             return Error{ErrorCode::cancelled, text("the step was stopped at layer ", part.layer)};
         MOEX_TRY(spans_.computed(part.lane, part.layer));
@@ -454,7 +357,7 @@ class VulkanSteps : public GpuSteps {
         return {};
     }
 
-    RouteView view_of(const Part& part) const {
+    RouteView view_of(const MicroBatch& part) const {
         return {.layer = part.layer,
                 .num_tokens = static_cast<std::uint32_t>(part.rows.size()),
                 .top_k = config_.top_k,
@@ -466,7 +369,7 @@ class VulkanSteps : public GpuSteps {
                 .hidden = part.x};
     }
 
-    Status finish_round(Part& part, const std::stop_token& stop, StepResult& result) {
+    Status finish_round(MicroBatch& part, const std::stop_token& stop, StepResult& result) {
         auto waited = [&] {
             const TraceSpan span(Trace::Row::engine, "wait for experts",
                                  {"micro_batch", part.lane});
@@ -483,29 +386,21 @@ class VulkanSteps : public GpuSteps {
         return {};
     }
 
-    Status read_routed(Part& part) {
-        bool finished = false;
-        Status was_read;
-        const auto take = [&](Result<RoutedRows> routed) {
-            finished = true;
-            if (!routed.ok()) {
-                was_read = routed.error();
-                return;
-            }
-            part.x.assign(routed->x.begin(), routed->x.end());
-            part.expert_ids.resize(routed->routes.size() / 2);
+    Status read_routed(MicroBatch& part) {
+        const auto take = [&](const RoutedRows& routed) {
+            part.x.assign(routed.x.begin(), routed.x.end());
+            part.expert_ids.resize(routed.routes.size() / 2);
             part.expert_weights.resize(part.expert_ids.size());
             for (std::size_t i = 0; i < part.expert_ids.size(); ++i) {
                 // A row of NaNs has no valid expert ids, so the id is clamped. The logits of such a
                 // row are refused on every device.
                 part.expert_ids[i] = static_cast<std::uint16_t>(
-                    std::min(routed->routes[2 * i], config_.num_experts - 1));
-                part.expert_weights[i] = std::bit_cast<float>(routed->routes[2 * i + 1]);
+                    std::min(routed.routes[2 * i], config_.num_experts - 1));
+                part.expert_weights[i] = std::bit_cast<float>(routed.routes[2 * i + 1]);
             }
         };
-        decoder_->read_routed(take, part.lane);
-        loop_.run_until(finished, device_.get());
-        return was_read;
+        return read_back<RoutedRows>(
+            loop_, device_.get(), [&](auto done) { decoder_->read_routed(done, part.lane); }, take);
     }
 
     // Adds the provenance that an expert round reports for its rows to the result of the step.
@@ -547,62 +442,42 @@ class VulkanSteps : public GpuSteps {
     // Reads the likeliest tokens of the rows that request them, and appends them to those of
     // earlier passes.
     Status read_likeliest(std::span<const StepRows* const> asked, StepResult& result) {
-        bool finished = false;
-        Status was_read;
-        decoder_->read_likeliest([&](Result<std::span<const LikeliestList>> lists) {
-            finished = true;
-            if (!lists.ok()) {
-                was_read = lists.error();
-                return;
-            }
+        using Lists = std::span<const LikeliestList>;
+        const auto take = [&](Lists lists) {
             for (std::size_t i = 0; i < asked.size(); ++i) {
-                const LikeliestList& list = (*lists)[i];
+                const LikeliestList& list = lists[i];
                 LikeliestTokens& row = result.likeliest.emplace_back();
                 row.log_sum_exp = list.peak + std::log(list.exp_sum);
                 const std::uint32_t count = std::min(asked[i]->likeliest, config_.vocab_size);
                 for (std::uint32_t k = 0; k < count; ++k)
                     row.tokens.push_back({list.candidates[k].token, list.candidates[k].logit});
             }
-        });
-        loop_.run_until(finished, device_.get());
-        return was_read;
+        };
+        return read_back<Lists>(
+            loop_, device_.get(), [&](auto done) { decoder_->read_likeliest(done); }, take);
     }
 
     // Reads the rows of a part after the final norm, for those sequences that ask for them.
-    Status read_rows(const Part& part, StepResult& result) {
+    Status read_rows(const MicroBatch& part, StepResult& result) {
         const std::size_t size = config_.hidden_size;
-        bool finished = false;
-        Status was_read;
-        const auto take = [&](Result<std::span<const float>> rows) {
-            finished = true;
-            if (!rows.ok()) {
-                was_read = rows.error();
-                return;
-            }
+        const auto take = [&](std::span<const float> rows) {
             for (std::size_t i = 0; i < part.index.size(); ++i) {
                 const std::uint32_t to = part.hidden_row[part.index[i]];
                 if (to == PlannedStep::no_row) continue;
-                std::ranges::copy(rows->subspan(i * size, size), result.hidden.begin() + to * size);
+                std::ranges::copy(rows.subspan(i * size, size), result.hidden.begin() + to * size);
             }
         };
-        decoder_->read_rows(take, part.lane);
-        loop_.run_until(finished, device_.get());
-        return was_read;
+        return read_back<std::span<const float>>(
+            loop_, device_.get(), [&](auto done) { decoder_->read_rows(done, part.lane); }, take);
     }
 
     // Reads the logits of this pass, and appends them to the logits of earlier passes.
     Status read_logits(StepResult& result) {
-        bool finished = false;
-        Status was_read;
-        decoder_->read_logits([&](Result<std::span<const float>> logits) {
-            finished = true;
-            if (logits.ok())
-                result.logits.insert(result.logits.end(), logits->begin(), logits->end());
-            else
-                was_read = logits.error();
-        });
-        loop_.run_until(finished, device_.get());
-        return was_read;
+        const auto take = [&](std::span<const float> logits) {
+            result.logits.insert(result.logits.end(), logits.begin(), logits.end());
+        };
+        return read_back<std::span<const float>>(
+            loop_, device_.get(), [&](auto done) { decoder_->read_logits(done); }, take);
     }
 
     std::shared_ptr<const ModelPackage> package_;
@@ -626,8 +501,8 @@ class VulkanSteps : public GpuSteps {
     mutable std::mutex adapter_mutex_;
     std::string adapter_;
 
-    TimePoint layer_issued_{};  // for the trace
-    std::vector<Part> parts_;   // one per lane
+    TimePoint layer_issued_{};       // for the trace
+    std::vector<MicroBatch> parts_;  // one per lane
     std::vector<float> spare_logits_;
 };
 
