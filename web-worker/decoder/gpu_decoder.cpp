@@ -204,19 +204,21 @@ void GpuDecoder::read_chosen(std::uint32_t count, std::function<void(Result<Toke
 
 void GpuDecoder::read_logits(std::function<void(Result<std::span<const float>>)> done) {
     MOEX_CHECK(num_logits_ > num_likeliest_, "the last step had no logits to read");
-    if (paged_)
-        return paged_->when_done([this, done = std::move(done)](Status computed) {
-            if (!computed.ok()) return done(computed.error());
-            copy_logits(std::move(done));
-        });
-    copy_logits(std::move(done));
+    const std::uint32_t first = num_likeliest_, count = num_logits_ - num_likeliest_;
+    if (!paged_) return copy_logits(first, count, std::move(done));
+    // Another step may begin before this one is computed.
+    paged_->when_done([this, first, count, done = std::move(done)](Status computed) {
+        if (!computed.ok()) return done(computed.error());
+        copy_logits(first, count, done);
+    });
 }
 
-void GpuDecoder::copy_logits(std::function<void(Result<std::span<const float>>)> done) {
+void GpuDecoder::copy_logits(std::uint32_t first, std::uint32_t count,
+                             std::function<void(Result<std::span<const float>>)> done) {
     const std::uint64_t row_bytes = sizeof(float) * std::uint64_t{model_.vocab_size},
-                        size_bytes = row_bytes * (num_logits_ - num_likeliest_);
-    const gpu::Command copy = copy_command(memory_->logits, row_bytes * num_likeliest_,
-                                           logit_readback_, 0, size_bytes);
+                        size_bytes = row_bytes * count;
+    const gpu::Command copy = copy_command(memory_->logits, row_bytes * first, logit_readback_, 0,
+                                           size_bytes);
     device_.submit(std::span(&copy, 1));
     device_.read_buffer(logit_readback_, size_bytes,
                         [done = std::move(done), life = life_.watch()](Result<ByteView> bytes) {
@@ -356,19 +358,18 @@ void GpuDecoder::read_rows(std::function<void(Result<std::span<const float>>)> d
 
 void GpuDecoder::read_likeliest(std::function<void(Result<std::span<const LikeliestList>>)> done) {
     MOEX_CHECK(num_likeliest_ > 0, "the last step computed no likeliest tokens");
-    if (paged_)
-        return paged_->when_done([this, done = std::move(done)](Status computed) {
-            if (!computed.ok()) return done(computed.error());
-            copy_likeliest(std::move(done));
-        });
-    copy_likeliest(std::move(done));
+    if (!paged_) return copy_likeliest(num_likeliest_, std::move(done));
+    paged_->when_done([this, count = num_likeliest_, done = std::move(done)](Status computed) {
+        if (!computed.ok()) return done(computed.error());
+        copy_likeliest(count, done);
+    });
 }
 
-void GpuDecoder::copy_likeliest(std::function<void(Result<std::span<const LikeliestList>>)> done) {
+void GpuDecoder::copy_likeliest(std::uint32_t count,
+                                std::function<void(Result<std::span<const LikeliestList>>)> done) {
     device_.read_buffer(
-        likeliest_readback_, sizeof(LikeliestList) * num_likeliest_,
-        [count = num_likeliest_, done = std::move(done),
-         life = life_.watch()](Result<ByteView> bytes) {
+        likeliest_readback_, sizeof(LikeliestList) * count,
+        [count, done = std::move(done), life = life_.watch()](Result<ByteView> bytes) {
             if (!life.alive()) return;
             if (!bytes.ok()) return done(bytes.error());
             done(std::span(reinterpret_cast<const LikeliestList*>(bytes->data()), count));

@@ -249,8 +249,11 @@ class GpuDecoder {
     const std::vector<gpu::Command>& greedy_commands(std::uint32_t num_pages) const;
     void append_likeliest(std::uint32_t num_lists);
     void run_paged(std::uint32_t head_row, std::uint32_t num_pages);
-    void copy_logits(std::function<void(Result<std::span<const float>>)> done);
-    void copy_likeliest(std::function<void(Result<std::span<const LikeliestList>>)> done);
+    // Reads the logits of rows [first, first + count) of those that have logits.
+    void copy_logits(std::uint32_t first, std::uint32_t count,
+                     std::function<void(Result<std::span<const float>>)> done);
+    void copy_likeliest(std::uint32_t count,
+                        std::function<void(Result<std::span<const LikeliestList>>)> done);
     void advance_early();
 
     static constexpr std::uint32_t num_readbacks = 2;

@@ -294,6 +294,30 @@ TEST(PagedAnswersTest, PagesEnterAndLeaveWhereverTheyAre) {
     expect_same_bits(must(filled.logits(next, 4)), must(whole.logits(next, 4)));
 }
 
+// The steps of a paged sequence are computed later, so that another step may begin before the
+// logits of the first one are copied. In an earlier version the second step's counts were used.
+TEST(PagedAnswersTest, LogitsThatAreReadBelongToTheStepBefore) {
+    const auto text = test::random_tokens(700, vocab_size, 7),
+               next = test::random_tokens(8, vocab_size, 8);
+    LongText whole(0), paged(4);
+    const std::vector<float> wanted = must(whole.logits(text, 64));
+
+    for (std::size_t first = 0; first < text.size(); first += 64) {
+        const auto part = std::span(text).subspan(first, std::min<std::size_t>(64, 700 - first));
+        const bool is_last = first + part.size() == text.size();
+        ASSERT_TRUE(paged.decoder->feed(part, is_last ? StepLogits::last : StepLogits::none).ok());
+    }
+    bool finished = false;
+    std::vector<float> found;
+    paged.decoder->read_logits([&](Result<std::span<const float>> read) {
+        finished = true;
+        if (read.ok()) found.assign(read->begin(), read->end());
+    });
+    ASSERT_TRUE(paged.decoder->feed(next, StepLogits::none).ok());
+    paged.loop.run_until(finished);
+    expect_same_bits(found, wanted);
+}
+
 TEST(PagedAnswersTest, AFullStoreIsReportedAndTheNextTextIsWhole) {
     const auto text = test::random_tokens(600, vocab_size, 6);
     LongText whole(0), paged(4);
