@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "hub/commands/gpu/read_back.h"
 #include "protocol/half_rows.h"
 
 namespace moex {
@@ -135,23 +136,17 @@ Status GpuSpans::computed(std::size_t part, std::uint32_t layer) {
     if (parts_.empty() || config_.has_keys(layer) || !steps_.wants_kept(part, layer)) return {};
     const Part& mine = parts_[part];
     Bytes kept;
-    bool finished = false;
-    Status was_read;
-    const auto take = [&](Result<ByteView> bytes) {
-        finished = true;
-        if (!bytes.ok()) {
-            was_read = bytes.error();
-            return;
-        }
-        const std::size_t row_bytes = bytes->size() / mine.order.size();
+    const auto take = [&](ByteView bytes) {
+        const std::size_t row_bytes = bytes.size() / mine.order.size();
         for (const std::uint32_t row : mine.order) {
-            const ByteView one = bytes->subspan(row * row_bytes, row_bytes);
+            const ByteView one = bytes.subspan(row * row_bytes, row_bytes);
             kept.insert(kept.end(), one.begin(), one.end());
         }
     };
-    decoder_->read_kept(layer, static_cast<std::uint32_t>(part), take);
-    loop_.run_until(finished, device_);
-    MOEX_TRY(was_read);
+    MOEX_TRY(read_back<ByteView>(
+        loop_, device_,
+        [&](auto done) { decoder_->read_kept(layer, static_cast<std::uint32_t>(part), done); },
+        take));
     steps_.keep(part, layer, std::move(kept));
     return {};
 }
@@ -159,16 +154,10 @@ Status GpuSpans::computed(std::size_t part, std::uint32_t layer) {
 Result<std::vector<float>> GpuSpans::state_before_step(const SequenceRow& row,
                                                        std::uint32_t layer) {
     const auto [lane, run] = first_runs_.at(row.kv);
-    bool finished = false;
-    Result<std::vector<float>> state = std::vector<float>{};
-    decoder_->read_state(layer, lane, run, [&](Result<std::span<const float>> floats) {
-        finished = true;
-        if (floats.ok())
-            state->assign(floats->begin(), floats->end());
-        else
-            state = floats.error();
-    });
-    loop_.run_until(finished, device_);
+    std::vector<float> state;
+    MOEX_TRY(read_back<std::span<const float>>(
+        loop_, device_, [&](auto done) { decoder_->read_state(layer, lane, run, done); },
+        [&](std::span<const float> floats) { state.assign(floats.begin(), floats.end()); }));
     return state;
 }
 
@@ -186,22 +175,15 @@ Status GpuSpans::take_kept(std::size_t part, std::span<const SequenceRow> rows, 
 // Reads the residual stream of a part, and puts its rows into the order of sequences.
 Status GpuSpans::read_residual(std::size_t part) {
     Part& mine = parts_[part];
-    bool finished = false;
-    Status was_read;
-    const auto take = [&](Result<std::span<const float>> rows) {
-        finished = true;
-        if (!rows.ok()) {
-            was_read = rows.error();
-            return;
-        }
+    const auto take = [&](std::span<const float> rows) {
         const std::size_t size = config_.hidden_size;
         for (std::size_t i = 0; i < mine.order.size(); ++i)
-            std::ranges::copy(rows->subspan(mine.order[i] * size, size),
+            std::ranges::copy(rows.subspan(mine.order[i] * size, size),
                               mine.x.begin() + static_cast<std::ptrdiff_t>(i * size));
     };
-    decoder_->read_residual(take, static_cast<std::uint32_t>(part));
-    loop_.run_until(finished, device_);
-    return was_read;
+    return read_back<std::span<const float>>(
+        loop_, device_,
+        [&](auto done) { decoder_->read_residual(done, static_cast<std::uint32_t>(part)); }, take);
 }
 
 // Lists rows and the page tables of their sequences as a pass has them. The result is valid until
@@ -225,17 +207,10 @@ DecoderBatch GpuSpans::list_rows(std::span<const SequenceRow> rows) {
 
 Status GpuSpans::read_some(std::span<const SequenceRow> rows, std::uint32_t first_layer,
                            std::uint32_t end_layer, const std::function<void(ByteView kv)>& take) {
-    bool finished = false;
-    Status was_read;
-    decoder_->read_kv_rows(list_rows(rows), first_layer, end_layer, [&](Result<ByteView> kv) {
-        finished = true;
-        if (kv.ok())
-            take(*kv);
-        else
-            was_read = kv.error();
-    });
-    loop_.run_until(finished, device_);
-    return was_read;
+    return read_back<ByteView>(
+        loop_, device_,
+        [&](auto done) { decoder_->read_kv_rows(list_rows(rows), first_layer, end_layer, done); },
+        take);
 }
 
 Status GpuSpans::read(std::span<const SequenceRow> rows, std::uint32_t first_layer,
