@@ -725,4 +725,15 @@ Status KvCache::Sequence::append_page(ByteView rows, ByteView window_rows) {
     return {};
 }
 
+Status KvCache::Sequence::write_ahead(std::uint32_t index, ByteView rows) {
+    MOEX_CHECK(!cache_->options_.mover.write && cache_->window_bytes_ == 0,
+               "rows of this cache are not written ahead");
+    MOEX_TRY(cache_->check_parts(rows.size(), 0));
+    if (!reserve((index + 1) * page_tokens()))
+        return Error{ErrorCode::overloaded,
+                     text("page ", index, " of a sequence: no page is free")};
+    std::memcpy(cache_->page_data(pages_[index]), rows.data(), rows.size());
+    return {};
+}
+
 }  // namespace moex

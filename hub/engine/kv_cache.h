@@ -234,6 +234,10 @@ class KvCache {
         // Errors: payload_size; overloaded if the budget does not suffice; and those of the device.
         // After an error num_tokens() is the same.
         Status append_page(ByteView rows, ByteView window_rows = {});
+        // Writes the rows of the page `index` ahead of commit(), which counts them. Rows of tokens
+        // that the sequence has are the same. roll_back(num_tokens()) drops the others. Requires
+        // rows in memory here, and no windows. Errors as append_page().
+        Status write_ahead(std::uint32_t index, ByteView rows);
         // Returns true if all rows are there that a window sees from num_tokens() on.
         bool can_go_on() const { return first_window_ <= first_seen_page(num_tokens_); }
         // Returns the room that this sequence does not hold yet and needs until it has `num_tokens`

@@ -2,7 +2,10 @@
 // of the hub's decoder, whatever the steps are, and a page that leaves continues a text elsewhere.
 #include "web-worker/processor/processor_decoder.h"
 
+#include <malloc.h>
+
 #include <cstring>
+#include <memory>
 
 #include "tests/hub/engine/engine_fixture.h"
 #include "tests/support/must.h"
@@ -295,13 +298,70 @@ TEST(ProcessorDecoder, AHybridContinuesAfterPagesAndAState) {
     second.feed(std::span(tokens).subspan(256), StepLogits::last);
     expect_same_bits(second.logits(), wanted);
 
-    // Pages without a state count for nothing.
+    // Pages without a state count for nothing, and the text goes on from its own tokens.
+    second.decoder->rewind(0);
+    second.feed(std::span(tokens).first(40), StepLogits::none);
+    second.run_one();
+    second.run_one();
+    require_ok(second.decoder->write_page(0, first.page(0)));
+    require_ok(second.decoder->write_page(1, first.page(1)));
+    second.decoder->resume(40);
+    EXPECT_EQ(second.decoder->num_tokens(), 40u);
+    second.feed(std::span(tokens).subspan(40), StepLogits::last);
+    expect_same_bits(second.logits(), wanted);
+
+    // A state may be before the last page that was written.
+    second.decoder->rewind(0);
+    for (const std::uint32_t page : {0u, 1u})
+        require_ok(second.decoder->write_page(page, first.page(page)));
+    require_ok(second.decoder->write_state(128, first.state(128)));
+    EXPECT_EQ(second.decoder->num_tokens(), 128u);
+    second.feed(std::span(tokens).subspan(128), StepLogits::last);
+    expect_same_bits(second.logits(), wanted);
+    EXPECT_FALSE(second.decoder->write_page(0, first.page(0)).ok()) << "it has this page";
     second.decoder->rewind(0);
     require_ok(second.decoder->write_page(0, first.page(0)));
     second.decoder->resume(128);
     EXPECT_EQ(second.decoder->num_tokens(), 0u);
     EXPECT_FALSE(second.decoder->write_state(128, first.state(128)).ok());
     EXPECT_EQ(second.decoder->write_state(128, Bytes(8)).error().code, ErrorCode::payload_size);
+}
+
+constexpr std::uint32_t num_long_pages = 40;
+
+std::shared_ptr<const ModelPackage> longer_package() {
+    static const auto package = [] {
+        ModelConfig config = test::hybrid_config();
+        config.context_tokens = (num_long_pages + 1) * kv_page_tokens;
+        return test::synth(config, "longer-hybrid");
+    }();
+    return package;
+}
+
+// The bytes that this thread has from the heap. Keys and values in the cache are not among them.
+std::size_t heap_bytes() { return mallinfo2().uordblks + mallinfo2().hblkhd; }
+
+// Pages that return are copied to the cache one by one, and nowhere else.
+TEST(ProcessorDecoder, PagesOfAHybridAreInMemoryOnce) {
+    constexpr std::uint32_t end = num_long_pages * kv_page_tokens;
+    Processor first(longer_package(), end + 1), second(longer_package(), end + 1);
+    const auto tokens = test::random_tokens(end + 1, 256, 18);
+    first.feed(tokens, StepLogits::last);
+    const auto wanted = first.logits();
+    const Bytes state = first.state(end);
+
+    const std::uint64_t page_bytes = first.page(0).size();
+    const std::size_t before = heap_bytes();
+    const auto probe = std::make_unique<Bytes>(4 * page_bytes);
+    if (heap_bytes() < before + probe->size()) GTEST_SKIP() << "a sanitizer's heap is not counted";
+    for (std::uint32_t page = 0; page < num_long_pages; ++page)
+        require_ok(second.decoder->write_page(page, first.page(page)));
+    const std::size_t held = heap_bytes();
+    EXPECT_LT(held, before + probe->size() + page_bytes)
+        << num_long_pages << " pages of " << page_bytes << " bytes";
+    require_ok(second.decoder->write_state(end, state));
+    second.feed(std::span(tokens).subspan(end), StepLogits::last);
+    expect_same_bits(second.logits(), wanted);
 }
 
 TEST(ProcessorDecoder, StepsBeyondTheContextAreRefused) {

@@ -221,6 +221,7 @@ Status ProcessorDecoder::check(TokenIds tokens, StepLogits logits) const {
 Status ProcessorDecoder::feed(TokenIds tokens, StepLogits logits) {
     MOEX_TRY(check(tokens, logits));
     failed_.reset();
+    drop_written();
     waiting_.push_back({{tokens.begin(), tokens.end()}, logits});
     num_tokens_ += static_cast<std::uint32_t>(tokens.size());
     take_turn();
@@ -318,10 +319,15 @@ void ProcessorDecoder::drop_steps() {
 
 void ProcessorDecoder::rewind(std::uint32_t num_tokens) {
     MOEX_CHECK(waiting_.empty(), "steps of this sequence have not begun");
-    written_.clear();
+    drop_written();
     states_.erase(states_.upper_bound(num_tokens), states_.end());
     if (num_tokens < sequence_.num_tokens()) go_back_to_state(num_tokens);
     num_tokens_ = sequence_.num_tokens();
+}
+
+// Drops the pages that were written without a state behind them.
+void ProcessorDecoder::drop_written() {
+    if (std::exchange(written_end_, 0) > 0) sequence_.roll_back(sequence_.num_tokens());
 }
 
 Status ProcessorDecoder::check_page(std::uint32_t page, std::size_t size_bytes) const {
@@ -368,16 +374,16 @@ void ProcessorDecoder::read_page(std::uint32_t page, std::span<std::byte> rows,
 Status ProcessorDecoder::write_page(std::uint32_t page, ByteView rows) {
     MOEX_TRY(check_page(page, rows.size()));
     const std::uint32_t first = page * kv_page_tokens;
-    const auto end = static_cast<std::uint32_t>(first_written_ + written_.size());
-    const bool follows = !written_.empty() && page == end;
+    const bool follows = written_end_ > 0 && page == written_end_;
     if (!follows && sequence_.num_tokens() < first)
         return Error{ErrorCode::invalid_argument, "pages are written in order"};
     if (has_states()) {
-        if (!follows) {
-            written_.clear();
-            first_written_ = page;
-        }
-        written_.emplace_back(rows.begin(), rows.end());
+        MOEX_CHECK(waiting_.empty(), "steps of this sequence have not begun");
+        if (!follows) drop_written();
+        if (first + kv_page_tokens <= sequence_.num_tokens())
+            return Error{ErrorCode::invalid_argument, "the sequence has this page"};
+        MOEX_TRY(sequence_.write_ahead(page, rows));
+        written_end_ = page + 1;
         return {};
     }
     rewind(first);
@@ -449,28 +455,20 @@ void ProcessorDecoder::read_state(std::uint32_t num_tokens, std::span<std::byte>
 
 // The pages that were written enter the sequence now, because they are of no use without the state.
 Status ProcessorDecoder::write_state(std::uint32_t num_tokens, ByteView state) {
-    const std::uint32_t first = first_written_ * kv_page_tokens,
-                        end = first + static_cast<std::uint32_t>(written_.size()) * kv_page_tokens;
+    const std::uint32_t begin = sequence_.num_tokens(), end = written_end_ * kv_page_tokens;
     if (!has_states() || state.size() != state_bytes())
         return Error{ErrorCode::payload_size, text("a state has ", state_bytes(), " bytes")};
-    if (written_.empty() || num_tokens <= sequence_.num_tokens() || num_tokens > end)
+    const bool is_border = num_tokens % kv_page_tokens == 0;
+    if (!is_border || num_tokens <= begin || num_tokens > end)
         return Error{ErrorCode::invalid_argument, "a state follows the pages before it"};
 
     std::vector<float> copy(state_floats());
     std::memcpy(copy.data(), state.data(), state.size());
     sequence_.begin_step(1);  // makes a state if the sequence has none yet
     sequence_.abandon_step();
-    sequence_.recurrent().restore(copy.data(), first);
-    sequence_.roll_back(first);
-    for (const Bytes& page : std::exchange(written_, {})) {
-        const Status appended = sequence_.append_page(page);
-        if (appended.ok()) continue;
-        rewind(0);  // the state is that of later tokens
-        states_.clear();
-        return appended;
-    }
+    sequence_.commit(num_tokens - begin);
     sequence_.recurrent().restore(copy.data(), num_tokens);
-    sequence_.roll_back(num_tokens);
+    drop_written();
     num_tokens_ = num_tokens;
     add_state(num_tokens, std::move(copy));
     return {};

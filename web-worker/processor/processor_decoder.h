@@ -9,7 +9,9 @@
 //   feed(32 of 70 tokens), feed(32), feed(6), read_logits(): four turns; drop_steps() after the
 //   first turn leaves a sequence of 32 tokens
 // Of a model with a gated delta rule, copies of the recurrent state at ends of pages are kept,
-// within `state_bytes_max`. A text that is edited goes on from the last one before the edit.
+// within `state_bytes_max`. A text that is edited goes on from the last one before the edit. Pages
+// that return go to their place in the cache one by one, and count once the state behind them has
+// come; so a text of any length is in memory once.
 #pragma once
 
 #include <deque>
@@ -112,6 +114,7 @@ class ProcessorDecoder final : public SequenceDecoder {
     void keep_state();
     void add_state(std::uint32_t num_tokens, std::vector<float> state);
     void go_back_to_state(std::uint32_t num_tokens);
+    void drop_written();
     void copy_rows(std::uint32_t page, std::span<std::byte> rows) const;
     void take_turn();
     void on_turn();
@@ -127,11 +130,11 @@ class ProcessorDecoder final : public SequenceDecoder {
     KvCache cache_;
     KvCache::Sequence sequence_;
 
-    // Recurrent states by the tokens that they have read; and pages that were written, which enter
-    // the sequence with the state of their end: the first one is `first_written_`.
+    // Recurrent states by the tokens that they have read.
     std::map<std::uint32_t, std::vector<float>> states_;
-    std::vector<Bytes> written_;
-    std::uint32_t first_written_ = 0;
+    // The pages before this one were written to the cache, ahead of the sequence's tokens, which
+    // they become with a state; 0: none.
+    std::uint32_t written_end_ = 0;
 
     std::uint32_t num_tokens_ = 0;  // of the sequence, and of the steps that wait
     std::deque<Step> waiting_;
