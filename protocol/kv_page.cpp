@@ -154,6 +154,7 @@ bool has_part_size(const KvSource& source, KvPart part, std::uint64_t num_tokens
                    std::uint64_t bytes) {
     const std::uint64_t whole = kv_rows_bytes(source, static_cast<std::uint32_t>(num_tokens));
     if (part == KvPart::whole) return bytes == whole;
+    if (part == KvPart::state) return bytes == 0;
     return bytes <= whole && bytes % (whole / (source.end_layer - source.first_layer)) == 0;
 }
 

@@ -62,8 +62,9 @@ struct KvSource {
 };
 
 // The layers of which a page has rows. Where some layers see a window only, a page may be kept in
-// two parts, because rows behind all windows are of no use.
-enum class KvPart : std::uint16_t { whole = 0, without_window = 1, with_window = 2 };
+// two parts, because rows behind all windows are of no use. `state`: the page has a recurrent state
+// and no rows, so that the state can be kept, and leave, without the rows.
+enum class KvPart : std::uint16_t { whole = 0, without_window = 1, with_window = 2, state = 3 };
 
 struct KvPage {
     KvSource source;

@@ -5,8 +5,13 @@
 // A file is encrypted (sealed.js); its name and the model are authenticated with it. Names are keyed hashes (HMAC) of
 // the tokens before the page and of all tokens to its end, so they do not show whether a guessed text was read:
 //   HMAC(tokens before).HMAC(tokens to the end)
-// A record has the size, the time of the last use and the conversations; no text. A text's pages form a chain: the end
-// of one page is the beginning of the next.
+// A record has the size, the number of tokens, the time of the last use and the conversations; no text. A text's pages
+// form a chain: the end of one page is the beginning of the next.
+//
+// Some models have a recurrent state, whose size does not depend on the length of the text. It is a file of its own
+// with the name of the page at whose end it is, and `.state`. It is deleted with its page, and before it where room for
+// states is short: the least recently used text's states first, and within the text in use those that are closest to
+// others (leavingState()). The states that the text in use asks for leave only for a later one of the same text.
 //
 // When the database is deleted, in whatever tab, each open KeptPages closes and writes nothing any more.
 import { keys_id, newCipherKey, seal, takeKeys, unseal } from "./sealed.js";
@@ -17,11 +22,34 @@ const table = "records";
 // Pages are deleted when they were not used for so long, and the least recently used first when they exceed the budget.
 export const keep_days = 7;
 const bytes_max_most = 2 ** 30, quota_share = 0.1;
+const state_share = 0.5;              // of these bytes, those that states may take
+const text_state_bytes_max = 2 ** 28, text_states_min = 4, text_states_most = 8;      // of the states of one text
+export const state_end = ".state";
 const evicted_max = 8;      // files that are deleted for one new page: the browser reports freed bytes with a delay
 
 const encoder = new TextEncoder();
 const toHex = (bytes) => Array.from(new Uint8Array(bytes), (byte) => byte.toString(16).padStart(2, "0")).join("");
 const isFull = (error) => error.name === "QuotaExceededError";
+const isState = ({ id }) => id.endsWith(state_end);
+const bytesOf = (records) => records.reduce((sum, { bytes }) => sum + bytes, 0);
+
+// Returns how many states of `bytes` each one text keeps.
+export const statesOfText = (bytes) => (
+  Math.min(text_states_most, Math.max(text_states_min, Math.floor(text_state_bytes_max / bytes))));
+
+// Returns that state of `own`, the records of a text's states, which leaves first for one at the end of page
+// `position`: where it is between two close ones, beside their distance from the last one. One of `wanted`, the ids
+// that the text asks for, leaves only if it is before `position` and no other is left. Returns undefined if none may.
+//   states of pages 0 1 2 3 4 5, and 6 is new: page 0 leaves first, then page 2
+export function leavingState(own, wanted, position) {
+  const all = [...own, { position }].sort((a, b) => a.position - b.position);
+  const end = (i) => (i < 0 ? 0 : all[i].position + 1);
+  const costs = all.map((one, i) => (
+    { one, cost: i + 1 < all.length ? (end(i + 1) - end(i - 1)) / (end(all.length - 1) - end(i - 1)) : 2 }));
+  const free = costs.filter(({ one }) => one.id && !wanted.has(one.id));
+  if (free.length > 0) return free.reduce((least, next) => (next.cost < least.cost ? next : least)).one;
+  return all.find((one) => one.id && one.position < position);
+}
 
 const newKeys = async () => ({
   cipher: await newCipherKey(),
@@ -41,6 +69,7 @@ export class KeptPages {
     kept.folder = await bounded("files", () => root.getDirectoryHandle(pages_name, { create: true }));
     const { quota = Infinity } = await roomForFiles() ?? {};
     kept.bytes_max = Math.floor(Math.min(bytes_max_most, quota * quota_share));
+    kept.state_bytes_max = Math.floor(kept.bytes_max * state_share);
     await kept.dropOld();
     return kept;
   }
@@ -53,12 +82,12 @@ export class KeptPages {
     this.database?.close();
   }
 
-  // Returns the records of all files: {id: the file's name, bytes, used_at, position, conversations}.
+  // Returns the records of all files: {id: the file's name, bytes, tokens, used_at, position, conversations}.
   async records() {
     const all = await inTable(this.database, table, "readonly", (store) => store.getAll());
     return all.filter(({ id }) => id !== keys_id);
   }
-  async bytes() { return (await this.records()).reduce((sum, { bytes }) => sum + bytes, 0); }
+  async bytes() { return bytesOf(await this.records()); }
 
   // Returns the keyed hash of `hash`, the SHA-256 of tokens.
   async nameOf(hash) {
@@ -72,9 +101,33 @@ export class KeptPages {
   async names(before, end) {
     const [first, last] = await Promise.all([this.nameOf(before), end ? this.nameOf(end) : ""]);
     const wanted = `${first}.${last}`;
-    const found = (await this.records()).filter(({ id }) => id.startsWith(`${first}.`));
+    const found = (await this.records()).filter((one) => one.id.startsWith(`${first}.`) && !isState(one));
     found.sort((a, b) => Number(b.id === wanted) - Number(a.id === wanted) || b.used_at - a.used_at);
     return found.map(({ id }) => id).slice(0, 4);
+  }
+
+  // Returns the pages of a text from page `first` on, as far as they are here, as {before, name, state}; `state` is the
+  // name of a file, or "". The last page may be one that is not full. `hashOf(num)` resolves to the SHA-256 of the
+  // text's first `num` tokens, of `num_tokens`.
+  async chain(first, num_tokens, page_tokens, hashOf) {
+    const records = new Map((await this.records()).map((one) => [one.id, one]));
+    const pages = [];
+    for (let page = first; page * page_tokens < num_tokens; page += 1) {
+      const before = await hashOf(page * page_tokens);
+      const begin = `${await this.nameOf(before)}.`;
+      const lengths = [...records.values()]
+        .filter((one) => one.id.startsWith(begin) && !isState(one)).map(({ tokens = page_tokens }) => tokens)
+        .filter((tokens) => page * page_tokens + tokens <= num_tokens);
+      let found = null;
+      for (const tokens of [...new Set(lengths)].sort((a, b) => b - a)) {
+        const name = begin + await this.nameOf(await hashOf(page * page_tokens + tokens));
+        const state = records.has(name + state_end) ? name + state_end : "";
+        if (records.has(name) && (tokens === page_tokens || state)) found ??= { before, name, state, tokens };
+      }
+      if (found) pages.push(found);
+      if (found?.tokens !== page_tokens) break;
+    }
+    return pages;
   }
 
   // Returns the bytes of a page; null if the file is gone, cut short or altered.
@@ -88,11 +141,11 @@ export class KeptPages {
     } catch { return null; }
   }
 
-  // Notes a use of the files `names` by `conversation`. `at`: the time.
+  // Notes a use of the files `names`, and of their states, by `conversation`. `at`: the time.
   async use(names, conversation, at = Date.now()) {
     if (this.is_closed || names.length === 0) return;
     await inTable(this.database, table, "readwrite", (store) => {
-      for (const name of names) {
+      for (const name of names.flatMap((one) => [one, one + state_end])) {
         const request = store.get(name);
         request.onsuccess = () => {
           const record = request.result;
@@ -107,22 +160,59 @@ export class KeptPages {
   // Writes a page of `position`, its place in the text. Parts of the same page that only this conversation had are
   // replaced. Resolves to "kept", or to "full" if there is no room without the files in `chain`, which the same text
   // needs, or to "closed".
-  async write({ before, end, bytes, position, conversation, chain }) {
+  async write({ before, end, bytes, position, tokens, conversation, chain }) {
     const name = `${await this.nameOf(before)}.${await this.nameOf(end)}`;
     const sealed = await seal(this.keys.cipher, this.sealedAs(name), bytes);
-    const size = sealed.length;
-    const records = await this.records();
-    const replaced = records.filter(({ id, conversations }) => (
-      id !== name && id.startsWith(`${name.split(".")[0]}.`) && conversations.every((one) => one === conversation)));
-    await this.remove(replaced.filter(({ bytes: had }) => had < size).map(({ id }) => id));
+    const replaced = (await this.records()).filter((one) => (
+      one.id !== name && one.id.startsWith(`${name.split(".")[0]}.`) && !isState(one) && one.bytes < sealed.length
+      && one.conversations.every((other) => other === conversation)));
+    await this.remove(replaced.map(({ id }) => id));
+    return this.writeSealed({ name, sealed, position, tokens, conversation, chain });
+  }
 
-    let total = records.reduce((sum, one) => sum + one.bytes, 0);
+  // Writes the state at the end of the page `name`, as write(). `own`: the names of all pages of the text; `wanted`:
+  // the names of the states that the text asks for.
+  async writeState({ name, bytes, position, tokens, conversation, chain, own, wanted }) {
+    const id = name + state_end;
+    const sealed = await seal(this.keys.cipher, this.sealedAs(id), bytes);
+    const states = (await this.records()).filter((one) => isState(one) && one.id !== id);
+    const isOwn = (one) => own.has(one.id.slice(0, -state_end.length));
+    const mine = states.filter(isOwn);
+    const others = states.filter((one) => !isOwn(one))
+      .sort((a, b) => a.used_at - b.used_at || a.position - b.position);
+    const most = this.state_bytes_max;
+    if (sealed.length > most) return "full";
+    let bytes_used = bytesOf(states);
+    const leave = async (gone, from) => {
+      from.splice(from.indexOf(gone), 1);
+      bytes_used -= gone.bytes;
+      await this.remove([gone.id]);
+    };
+    while (mine.length >= statesOfText(sealed.length)) {
+      const gone = leavingState(mine, wanted, position);
+      if (!gone) return "kept";
+      await leave(gone, mine);
+    }
+    while (bytes_used + sealed.length > most) {
+      const gone = others[0] ?? leavingState(mine, wanted, position);
+      if (!gone) return "full";
+      await leave(gone, others.length > 0 ? others : mine);
+    }
+    for (const one of mine) chain.add(one.id);
+    return this.writeSealed({ name: id, sealed, position, tokens, conversation, chain });
+  }
+
+  // Writes a file and its record. Where there is no room, those leave that were not used for the longest time.
+  async writeSealed({ name, sealed, position, tokens, conversation, chain }) {
+    const size = sealed.length, records = await this.records();
+    let total = bytesOf(records);
     const leaving = records.filter(({ id }) => id !== name && !chain.has(id))
-      .sort((a, b) => a.used_at - b.used_at || b.position - a.position);
+      .sort((a, b) => a.used_at - b.used_at || b.position - a.position || Number(isState(b)) - Number(isState(a)));
     const makeRoom = async () => {
       const [gone] = leaving.splice(0, 1);
       if (!gone) return false;
-      total -= gone.bytes;
+      const state = leaving.findIndex(({ id }) => id === gone.id + state_end);      // it leaves with its page
+      total -= gone.bytes + (state < 0 ? 0 : leaving.splice(state, 1)[0].bytes);
       await this.remove([gone.id]);
       return true;
     };
@@ -138,7 +228,7 @@ export class KeptPages {
       }
     }
     if (this.is_closed) return "closed";
-    const record = { id: name, bytes: size, used_at: Date.now(), position, conversations: [conversation] };
+    const record = { id: name, bytes: size, tokens, used_at: Date.now(), position, conversations: [conversation] };
     await inTable(this.database, table, "readwrite", (store) => { store.put(record); });
     chain.add(name);
     return "kept";
@@ -169,17 +259,20 @@ export class KeptPages {
     if (written !== sealed.length) throw new DOMException(name, "QuotaExceededError");
   }
 
+  // Deletes files, and the states of pages among them.
   async remove(names) {
     if (names.length === 0) return;
-    await inTable(this.database, table, "readwrite", (store) => { for (const name of names) store.delete(name); });
-    for (const name of names) await this.folder.removeEntry(name).catch(() => {});
+    const all = names.flatMap((name) => (name.endsWith(state_end) ? [name] : [name, name + state_end]));
+    await inTable(this.database, table, "readwrite", (store) => { for (const name of all) store.delete(name); });
+    for (const name of all) await this.folder.removeEntry(name).catch(() => {});
   }
 
   // Returns what the registry of sessions (service_worker.js) has of a conversation.
   async sessionOf(conversation) {
     const own = (await this.records()).filter(({ conversations }) => conversations.includes(conversation));
     const used_at = own.reduce((last, one) => Math.max(last, one.used_at), 0);
-    return { conversation, model: this.model, pages: own.length, expires_at: used_at + keep_days * 86400000 };
+    const pages = own.filter((one) => !isState(one)).length;
+    return { conversation, model: this.model, pages, expires_at: used_at + keep_days * 86400000 };
   }
 
   // Deletes pages that were not used for keep_days, and files without a record.

@@ -1,6 +1,6 @@
 // "This device" answers with a model whose layers mostly have a recurrent state (a tiny Qwen3.5), on the software
 // adapter and on the processor: a next turn, drafts that are rolled back, an edit of an early message, and a reload
-// with kept pages give the words of a conversation that is computed as a whole.
+// with kept pages give the words of a conversation that is computed as a whole. Of recurrent states few are kept.
 import assert from "node:assert/strict";
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -11,7 +11,7 @@ import { packFamily } from "../api/family_package.mjs";
 import { ask } from "./support/chat_page.mjs";
 import { chooseDevice, deviceSettled, lastAnswer, openChat, set } from "./support/device_page.mjs";
 import { Hub, build, run } from "./support/hub.mjs";
-import { keptOf, wholePages } from "./support/kept_pages.mjs";
+import { keptBytes, keptOf, wholePages } from "./support/kept_pages.mjs";
 import { launch } from "./support/tab.mjs";
 
 const page_tokens = 128;
@@ -29,18 +29,18 @@ after(async () => {
   rmSync(folder, { recursive: true, force: true });
 });
 
-// Opens a page that asks this device, with the number of drafted tokens in `globalThis.drafts`.
-async function open(t, browser) {
+// Opens a page that asks this device, with the number of drafted tokens in `globalThis.drafts`, at first `drafts`.
+async function open(t, browser, drafts = "auto") {
   const context = await browser.newContext();
   t.after(() => context.close());
-  await context.addInitScript(() => {
-    globalThis.drafts = "auto";
+  await context.addInitScript((num) => {
+    globalThis.drafts = num;
     const { postMessage } = MessagePort.prototype;
     MessagePort.prototype.postMessage = function post(message, ...others) {
       if (message?.type === "GET_TOKEN") message.payload.body.moex = { speculative: globalThis.drafts };
       return postMessage.call(this, message, ...others);
     };
-  });
+  }, drafts);
   const page = await openChat(context, hub);
   await chooseDevice(page);
   await set(page, { max_tokens: "24" });
@@ -74,6 +74,23 @@ async function edit(page, words) {
   return { text: `${reasoning ?? ""}|${content}`, known: facts.cached_tokens, prompt: facts.prompt_tokens };
 }
 
+const remembers = (page) => page.waitForFunction(() => (
+  /remembers conv/.test(document.getElementById("remember-words").textContent)));
+// Resolves when so many pages are on the disk.
+async function written(page, pages_min) {
+  while ((await page.evaluate(wholePages)).length < pages_min) await new Promise((go) => { setTimeout(go, 50); });
+}
+// Resolves to the bytes of the files of pages and of states, when the newest text is whole on the disk: nothing is
+// written for half a second.
+async function settledBytes(page) {
+  for (let before = "";;) {
+    const found = await page.evaluate(keptBytes), now = JSON.stringify(found);
+    if (now === before && found.num_states > 0) return found;
+    before = now;
+    await new Promise((go) => { setTimeout(go, 500); });
+  }
+}
+
 for (const webgpu of [true, false])
   test(`a hybrid answers on this device's ${webgpu ? "GPU" : "processor"}`, async (t) => {
     const browser = await launch([], { webgpu });
@@ -100,16 +117,16 @@ for (const webgpu of [true, false])
     const [anew] = await conversation(page, [edited]);
     assert.equal(after_edit.text, anew.text);
 
-    // Pages are kept with their states.
+    // Pages are kept, and few states.
     await page.locator("#remember-yes").evaluate((node) => node.click());
-    await page.waitForFunction(() => /remembers conv/.test(document.getElementById("remember-words").textContent));
+    await remembers(page);
     const [first] = await conversation(page, questions.slice(0, 1));
     assert.equal(first.text, plain[0].text);
-    while ((await page.evaluate(wholePages)).length < 2) await new Promise((go) => { setTimeout(go, 50); });
+    await written(page, 2);
     await page.goto("about:blank");
     await page.goBack();
     assert.match(await deviceSettled(page), /^Ready/);
-    await page.waitForFunction(() => /remembers conv/.test(document.getElementById("remember-words").textContent));
+    await remembers(page);
     // Another text takes the place of the conversation. Its pages then come from the files.
     const address = page.url();
     await conversation(page, ["Who are you?"]);
@@ -120,5 +137,58 @@ for (const webgpu of [true, false])
     t.diagnostic(`after a reload: ${second.known} of ${second.prompt} tokens were known`);
     assert.ok(second.known >= page_tokens, `${second.known} of ${second.prompt} tokens were known`);
     assert.ok((await page.evaluate(keptOf)).has_folder);
+    assert.deepEqual(page.errors, []);
+  });
+
+// Two conversations with one system prompt, both of which are kept: what a reload computes again, of a next turn, of an
+// edit of the first message, and of a third conversation.
+for (const webgpu of [true, false])
+  test(`few states of a hybrid on the ${webgpu ? "GPU" : "processor"} bring its conversations back`, async (t) => {
+    const browser = await launch([], { webgpu });
+    t.after(() => browser.close());
+    // Rows of drafts may be in the journal, so that the end of an answer has no state.
+    const page = await open(t, browser, "off");
+    await set(page, { system: long });
+    await page.locator("#remember-yes").evaluate((node) => node.click());
+    await remembers(page);
+    const others = ["Is the owl grey?", "And the frog?"];
+    const one = await conversation(page, questions.slice(1));
+    const address_one = page.url();
+    const kept_one = await settledBytes(page);
+    const two = await conversation(page, others);
+    const address_two = page.url();
+    const shared = two[0].known;
+    assert.ok(shared >= page_tokens && shared % page_tokens === 0, `${shared} tokens of the system prompt were known`);
+    const kept = await settledBytes(page);
+    const [{ bytes: pages, num_pages }, { state_bytes, num_states }] = [kept_one, kept];
+    t.diagnostic(`${one[1].prompt} tokens: ${num_pages} pages of ${pages} bytes, ${kept_one.num_states} states of `
+      + `${kept_one.state_bytes}; with the second one ${num_states} of ${state_bytes}`);
+    assert.ok(kept_one.num_states <= 4 && num_states <= 7, JSON.stringify([kept_one, kept]));
+
+    // After a reload each conversation goes on from as many tokens as where it is in memory.
+    const wanted = [];
+    for (const [asked, next] of [[questions.slice(1), "Who?"], [others, "What?"]]) {
+      wanted.push((await conversation(page, [...asked, next])).at(-1));
+    }
+    for (const [i, address, next] of [[0, address_one, "Who?"], [1, address_two, "What?"]]) {
+      await page.goto("about:blank");
+      await page.goto(address);
+      assert.match(await deviceSettled(page), /^Ready/);
+      await remembers(page);
+      const { text, known, prompt } = await turn(page, next);
+      t.diagnostic(`conversation ${i + 1} after a reload: ${known} of ${prompt} tokens were known`);
+      assert.equal(text, wanted[i].text);
+      assert.ok(known >= wanted[i].known, `${known} tokens, in memory ${wanted[i].known}`);
+    }
+
+    // An edit of the first message goes on behind the system prompt.
+    await page.goto("about:blank");
+    await page.goto(address_one);
+    await deviceSettled(page);
+    await remembers(page);
+    const edited = await edit(page, "A yellow bird?");
+    assert.equal(edited.known, shared, "the state of the system prompt");
+    const [third] = await conversation(page, ["A yellow bird?"]);
+    assert.equal(third.text, edited.text);
     assert.deepEqual(page.errors, []);
   });

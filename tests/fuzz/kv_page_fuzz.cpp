@@ -45,7 +45,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
 
     const std::uint64_t checksum = checksum64(ByteView(bytes).subspan(28));
     for (std::size_t i = 0; i < 8; ++i) bytes[20 + i] = static_cast<std::byte>(checksum >> (8 * i));
-    const auto part = static_cast<KvPart>(std::to_integer<unsigned>(bytes[6]) % 3);
+    const auto part = static_cast<KvPart>(std::to_integer<unsigned>(bytes[6]) % 4);
     const auto page = decode_kv_page(bytes, part);
     if (!page.ok()) return 0;
     if (encode_kv_page(*page) != bytes) std::abort();

@@ -78,8 +78,8 @@ TEST(KvPageTest, RoundTripKeepsEveryField) {
 TEST(KvPageTest, PartsHaveWholeLayersAndAreReadAsWhatTheyAre) {
     Sample sample;
     const std::size_t layer_bytes = sample.rows.size() / 3;
-    const std::pair<KvPart, std::size_t> parts[] = {{KvPart::without_window, 2},
-                                                    {KvPart::with_window, 1}};
+    const std::pair<KvPart, std::size_t> parts[] = {
+        {KvPart::without_window, 2}, {KvPart::with_window, 1}, {KvPart::state, 0}};
     for (const auto& [part, num_layers] : parts) {
         sample.page.part = part;
         sample.page.rows = ByteView(sample.rows).first(num_layers * layer_bytes);
@@ -88,7 +88,9 @@ TEST(KvPageTest, PartsHaveWholeLayersAndAreReadAsWhatTheyAre) {
         ASSERT_TRUE(read.ok()) << read.error().message;
         EXPECT_EQ(read->rows.size(), num_layers * layer_bytes);
         EXPECT_EQ(encode_kv_page(*read), bytes);
-        for (const KvPart other : {KvPart::whole, KvPart::without_window, KvPart::with_window}) {
+        EXPECT_EQ(Bytes(read->state.begin(), read->state.end()), sample.state);
+        for (const KvPart other :
+             {KvPart::whole, KvPart::without_window, KvPart::with_window, KvPart::state}) {
             if (other == part) continue;
             EXPECT_EQ(decode_kv_page(bytes, other).error().code, ErrorCode::unknown_flags);
         }

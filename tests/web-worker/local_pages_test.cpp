@@ -71,7 +71,7 @@ class Device {
     Bytes page(std::span<const std::uint32_t> tokens, std::uint32_t index) {
         Bytes bytes;
         bool finished = false;
-        pages->read(tokens, index, before(tokens, index), [&](Result<Bytes> read) {
+        pages->read(tokens, index, KvPart::whole, before(tokens, index), [&](Result<Bytes> read) {
             bytes = must(std::move(read));
             finished = true;
         });

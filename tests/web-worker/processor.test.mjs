@@ -7,6 +7,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
 
+import { packFamily } from "../api/family_package.mjs";
 import { ProcessorModel } from "./browser/load_processor.mjs";
 import { packWide } from "./browser/wide_package.mjs";
 
@@ -99,6 +100,74 @@ test("pages of a text continue it in another program with the same words", async
   await other.answer(asked("Tell me of the sea.", { max_tokens: 1 }));
   const { cached_tokens } = await other.answer(asked(long, { max_tokens: 1 }));
   assert.ok(cached_tokens < 16, "a page of another model is refused");
+});
+
+// ---- recurrent states
+
+const page_tokens = 128;
+const system = { role: "system", content: "The owl is grey, the fox is red, the frog is green. ".repeat(8) };
+const user = (content) => ({ role: "user", content });
+const chat = (...messages) => ({ messages: [system, ...messages], temperature: 0, max_tokens: 24 });
+const sum = (pages) => pages.reduce((bytes, one) => bytes + one.bytes.length, 0);
+
+// A conversation, and what a reload, an edit of an early message and a second conversation compute again.
+test("a hybrid leaves few recurrent states, and goes on from them", async (t) => {
+  const scratch = mkdtempSync(join(tmpdir(), "moex-hybrid-"));
+  t.after(() => rmSync(scratch, { recursive: true }));
+  const hub = join(process.env.MOEX_BUILD ?? "build", "moex-hub");
+  const { model: tiny } = await packFamily(scratch, "qwen35-moe", async (args) => {
+    execFileSync(hub, args, { stdio: "ignore" });
+    return { code: 0 };
+  });
+  const open = async () => {
+    const made = await ProcessorModel.load(tiny);
+    t.after(() => made.close());
+    assert.ok((await made.open()).ready);
+    return made;
+  };
+  const first = await open();
+  const turns = [user(long)], answers = [];
+  for (const next of ["And the apples of the frog?", "And those of the owl?", ""]) {
+    answers.push(await first.answer(chat(...turns)));
+    if (next) turns.push({ role: "assistant", content: answers.at(-1).text }, user(next));
+  }
+  const { tokens, states } = first.kept;
+  const [shared] = states;
+  assert.ok(shared >= page_tokens && states.length <= 3, `${states}`);
+  assert.equal(states.at(-1), Math.floor(tokens.length / page_tokens) * page_tokens);
+  const [pages, kept] = [await first.readPages(), await first.readStates()];
+  assert.ok(kept.every(({ bytes }) => bytes.length > 0), "all of them are in memory");
+  const whole = pages.slice(0, Math.floor(tokens.length / page_tokens));
+  assert.equal(pages.at(-1).bytes.length, 0, "rows without a state behind them are of no use");
+  t.diagnostic(`${tokens.length} tokens: ${sum(whole)} bytes of pages, ${sum(kept)} of ${kept.length} states; a state `
+    + `for each page would be ${whole.length * kept[0].bytes.length}`);
+  assert.ok(kept.every(({ bytes }) => bytes.length === kept[0].bytes.length));
+
+  // The next turn, in this program and in another one that has the pages and the newest state.
+  turns.push({ role: "assistant", content: answers.at(-1).text }, user("Who counted?"));
+  const plain = await first.answer(chat(...turns));
+  const other = await open();
+  other.shelf = { tokens, pages, states: kept };
+  const again = await other.answer(chat(...turns));
+  assert.deepEqual([again.text, again.cached_tokens], [plain.text, plain.cached_tokens]);
+  // The template leaves thoughts out of old answers, so that the text goes on behind the prompt.
+  assert.equal(again.cached_tokens, states[1]);
+
+  // An early message is edited: the state of the system prompt comes from the files.
+  const edited = [user(`${long} And pears?`)];
+  await first.answer({ ...chat(user("Hello.")), messages: [user("Hello.")] });
+  const wanted = await first.answer(chat(...edited));
+  assert.equal(wanted.cached_tokens, 0, "this program has no text with this beginning");
+  const third = await open();
+  third.shelf = { tokens, pages, states: kept };
+  const from_files = await third.answer(chat(...edited));
+  assert.deepEqual([from_files.text, from_files.cached_tokens], [wanted.text, shared]);
+
+  // A second conversation with the same system prompt goes on from the state in memory.
+  const second = await first.answer(chat(user("Where is the frog?")));
+  assert.equal(second.cached_tokens, shared);
+  const alone = await open();
+  assert.equal((await alone.answer(chat(user("Where is the frog?")))).text, second.text);
 });
 
 test("a small memory shortens the context, and a smaller one refuses the model", async (t) => {

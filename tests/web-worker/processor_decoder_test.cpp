@@ -285,6 +285,9 @@ TEST(ProcessorDecoder, AHybridContinuesAfterPagesAndAState) {
     const auto wanted = first.logits();
     EXPECT_TRUE(first.state(330).empty());
 
+    EXPECT_TRUE(first.decoder->keeps_state(256));
+    EXPECT_FALSE(first.decoder->keeps_state(330));
+
     // The second text begins alike, and goes on from its own 40 tokens.
     second.feed(std::span(tokens).first(40), StepLogits::none);
     second.run_one();
@@ -362,6 +365,21 @@ TEST(ProcessorDecoder, PagesOfAHybridAreInMemoryOnce) {
     require_ok(second.decoder->write_state(end, state));
     second.feed(std::span(tokens).subspan(end), StepLogits::last);
     expect_same_bits(second.logits(), wanted);
+}
+
+// States at all ends of 40 pages exceed the most that are kept.
+TEST(ProcessorDecoder, TheHeldStateOfAHybridStays) {
+    constexpr std::uint32_t end = num_long_pages * kv_page_tokens;
+    const auto tokens = test::random_tokens(end + 1, 256, 19);
+    for (const std::uint32_t held : {0u, 128u, 256u}) {
+        Processor processor(longer_package(), end + 1);
+        processor.decoder->hold_state(held);
+        processor.feed(tokens, StepLogits::last);
+        processor.logits();
+        EXPECT_EQ(processor.decoder->keeps_state(128), held == 128);
+        EXPECT_TRUE(held == 0 || processor.decoder->keeps_state(held));
+        EXPECT_TRUE(processor.decoder->keeps_state(end));
+    }
 }
 
 TEST(ProcessorDecoder, StepsBeyondTheContextAreRefused) {

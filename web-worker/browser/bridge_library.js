@@ -74,13 +74,15 @@ var MoexBridge = {
   },
 
   // ---- The following functions find and keep pages of keys and values.
-  mx_find_pages: function(tokens, count, firstPage) {
+  mx_find_pages: function(tokens, count, firstPage, stateAfter) {
     tokens = (tokens >>> 0) / 4;
-    Module['mx'].findPages(HEAPU32.slice(tokens, tokens + count), firstPage);
+    Module['mx'].findPages(HEAPU32.slice(tokens, tokens + count), firstPage, stateAfter < 0 ? null : stateAfter);
   },
-  mx_keep_pages: function(turn, tokens, count) {
+  mx_keep_pages: function(turn, tokens, count, states, stateCount) {
     tokens = (tokens >>> 0) / 4;
-    Module['mx'].keepPages(turn, HEAPU32.slice(tokens, tokens + count));
+    states = (states >>> 0) / 4;
+    Module['mx'].keepPages(turn, HEAPU32.slice(tokens, tokens + count),
+      Array.from(HEAPU32.subarray(states, states + stateCount)));
   },
   mx_page_read: function(page, size) {
     page = page >>> 0;

@@ -104,8 +104,9 @@ export class LocalModel {
     this.pages = new PageFiles({
       takePage: (before, page) => this.takePage(behindHash(before, page), false),
       endOfPages: () => host.wasm._mx_on_pages_end(),
-      readPage(before, turn, index, num_tokens) {
-        host.withBytes(before, (address, size) => host.wasm._mx_read_page(address, size, turn, index, num_tokens));
+      readPage(before, turn, index, num_tokens, is_state) {
+        host.withBytes(before,
+          (address, size) => host.wasm._mx_read_page(address, size, turn, index, num_tokens, is_state));
       },
       readHeldPage(before, index, num_tokens, as_u8) {
         host.withBytes(before,
@@ -114,8 +115,8 @@ export class LocalModel {
       mayWrite: this.mayWrite,
     }, (pages) => this.report({ pages }), (tokens) => this.place(tokens));
     Object.assign(host.mx, {
-      findPages: (tokens, first_page) => { this.pages.find(tokens, first_page); },
-      keepPages: (turn, tokens) => this.pages.keep(turn, tokens),
+      findPages: (tokens, first_page, state_after) => { this.pages.find(tokens, first_page, state_after); },
+      keepPages: (turn, tokens, states) => this.pages.keep(turn, tokens, states),
       pageRead: (bytes) => this.pages.given(bytes),
       writeEvicted: (page, bytes, num_layers) => {
         this.answerEvicted(this.evicted.write(page, bytes, num_layers).then(() => new Uint8Array(1)));

@@ -77,6 +77,10 @@ class SequenceDecoder {
     // sequence. read_state() copies the state after `num_tokens` tokens; error not_found: it is not
     // kept. write_state() takes the state of a text whose pages were written.
     virtual std::uint64_t state_bytes() const { return 0; }
+    virtual bool keeps_state(std::uint32_t num_tokens) const { return (void)num_tokens, false; }
+    // Names an end of a page whose state is not dropped for lack of room while the text has it; 0:
+    // none. The newest state is not dropped either.
+    virtual void hold_state(std::uint32_t num_tokens) { (void)num_tokens; }
     virtual void read_state(std::uint32_t, std::span<std::byte>, std::function<void(Status)> done) {
         done(Error{ErrorCode::not_found, "this model has no recurrent state"});
     }

@@ -48,14 +48,14 @@ GpuSequence::GpuSequence(GpuDecoder& decoder, const StateSlotSizes& places)
 }
 
 // Drops the state that costs least: where an edit behind it would compute few tokens again, beside
-// the tokens between the edit and the end of the text. The latest one stays.
+// the tokens between the edit and the end of the text. The latest one and the held one stay.
 //   states after 128, 256, ..., 1024: 128 is dropped first, then 384; those at the end stay dense
 bool GpuSequence::drop_state() {
     auto cheapest = kept_.end();
     double cost_min = 0;
     for (auto at = kept_.begin(); at != kept_.end(); ++at) {
         const auto next = std::next(at);
-        if (at->second.use_count() > 1 || next == kept_.end()) continue;
+        if (at->second.use_count() > 1 || next == kept_.end() || at->first == held_state_) continue;
         const std::uint32_t before = at == kept_.begin() ? 0 : std::prev(at)->first;
         const double behind = kept_.rbegin()->first - before,
                      cost = (next->first - before) / behind;
@@ -142,12 +142,17 @@ void GpuSequence::go_to(std::uint32_t num_tokens) {
     decoder_.resume(last_kept);
 }
 
+// Returns the state after `num_tokens` tokens, null if it is not kept.
+StateSlotPtr GpuSequence::slot_of(std::uint32_t num_tokens) const {
+    const auto found = kept_.find(num_tokens);
+    if (found != kept_.end()) return found->second;
+    const bool is_latest = state_ && num_tokens > 0 && state_->kept_from() == num_tokens;
+    return is_latest ? state_->latest() : nullptr;
+}
+
 void GpuSequence::read_state(std::uint32_t num_tokens, std::span<std::byte> state,
                              std::function<void(Status)> done) {
-    const auto found = kept_.find(num_tokens);
-    StateSlotPtr slot = found == kept_.end() ? nullptr : found->second;
-    if (!slot && state_ && num_tokens > 0 && state_->kept_from() == num_tokens)
-        slot = state_->latest();
+    const StateSlotPtr slot = slot_of(num_tokens);
     if (!slot)
         return done(
             Error{ErrorCode::not_found, text("no state is kept after ", num_tokens, " tokens")});

@@ -5,7 +5,7 @@
 // decoder computes such a sequence as it computes one of several (hub/engine/state_slots.h): rows
 // that may be rolled back are kept in a journal, and a state is never changed once its step has
 // ended. States at the ends of pages are kept, as many as `state_bytes_max` has room for, so that
-// an edited text goes on from the last one before the edit, and pages take their states along.
+// an edited text goes on from the last one before the edit, and some are kept outside, too.
 //   300 tokens, states after 128 and 256: rewind(200) leaves 128 tokens, and 72 are fed again
 #pragma once
 
@@ -63,12 +63,17 @@ class GpuSequence final : public SequenceDecoder {
         return decoder_.write_page(page, rows);
     }
     std::uint64_t state_bytes() const override { return places_.slot_bytes; }
+    bool keeps_state(std::uint32_t num_tokens) const override {
+        return slot_of(num_tokens) != nullptr;
+    }
+    void hold_state(std::uint32_t num_tokens) override { held_state_ = num_tokens; }
     void read_state(std::uint32_t num_tokens, std::span<std::byte> state,
                     std::function<void(Status)> done) override;
     Status write_state(std::uint32_t num_tokens, ByteView state) override;
 
   private:
     bool has_states() const { return places_.sequences_max > 0; }
+    StateSlotPtr slot_of(std::uint32_t num_tokens) const;
     bool drop_state();
     DeltaRun begin_step(std::uint32_t num_rows);
     void commit();
@@ -81,6 +86,7 @@ class GpuSequence final : public SequenceDecoder {
     std::unique_ptr<StateSlots> slots_;
     std::map<std::uint32_t, StateSlotPtr> kept_;  // by the tokens that a state has read
     std::unique_ptr<SlotState> state_;
+    std::uint32_t held_state_ = 0;
     // Length of the text with the rows that are read while layers arrive; 0: there are none.
     std::uint32_t early_end_ = 0;
 };

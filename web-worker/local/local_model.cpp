@@ -68,6 +68,43 @@ Result<std::vector<TokenId>> LocalModel::prompt_of(const LocalQuestion& question
                                            *tokenizer_);
 }
 
+// Returns how many tokens of the prompt are those of all conversations with its system prompt.
+std::uint32_t LocalModel::shared_tokens(const LocalQuestion& question) const {
+    LocalQuestion other;
+    other.messages = nlohmann::ordered_json::array();
+    other.reasoning_effort = question.reasoning_effort;
+    for (const auto& message : question.messages) {
+        const std::string role = message.value("role", "");
+        if (role != "system" && role != "developer") break;
+        other.messages.push_back(message);
+    }
+    if (other.messages.empty()) return 0;
+    other.messages.push_back({{"role", "user"}, {"content", "?"}});
+    const auto tokens = prompt_of(other);
+    if (!tokens.ok()) return 0;
+    return static_cast<std::uint32_t>(
+        std::mismatch(held_.begin(), held_.end(), tokens->begin(), tokens->end()).first -
+        held_.begin());
+}
+
+// Returns the ends at which states of the first `num_tokens` tokens are to be kept, in ascending
+// order: the last one is the latest state that the decoder keeps.
+std::vector<std::uint32_t> LocalModel::chosen_states(std::uint32_t num_tokens) const {
+    std::vector<std::uint32_t> ends;
+    if (decoder_->state_bytes() == 0) return ends;
+    const auto page_end = [](std::uint32_t tokens) {
+        return tokens / kv_page_tokens * kv_page_tokens;
+    };
+    std::uint32_t latest = num_tokens;
+    if (!decoder_->keeps_state(latest)) latest = page_end(latest);
+    while (latest > 0 && !decoder_->keeps_state(latest)) latest -= kv_page_tokens;
+    for (const std::uint32_t end : {shared_end_, page_end(end_.prompt_tokens), latest})
+        if (end > 0 && end <= num_tokens) ends.push_back(end);
+    std::sort(ends.begin(), ends.end());
+    ends.erase(std::unique(ends.begin(), ends.end()), ends.end());
+    return ends;
+}
+
 // Returns the loop that answers the question. For a greedy answer, a GPU chooses the likeliest
 // token itself, so that the loop does not wait for a token before it issues the next step.
 std::unique_ptr<AnswerLoop> LocalModel::loop_for(const LocalQuestion& question,
@@ -110,11 +147,16 @@ Status LocalModel::ask(const nlohmann::ordered_json& body, Events events) {
         held_.begin();
     decoder_->rewind(static_cast<std::uint32_t>(common));
     held_.assign(prompt.begin(), prompt.end());
+    const bool has_states = decoder_->state_bytes() > 0;
+    shared_end_ = has_states ? shared_tokens(question) / kv_page_tokens * kv_page_tokens : 0;
+    decoder_->hold_state(shared_end_);
     ++turn_;
     loop_ = nullptr;
     is_cancelled_ = false;
     pages_->begin(held_, decoder_->num_tokens());
-    shelf_->find(held_, pages_->first_page(),
+    std::optional<std::uint32_t> state_after;
+    if (has_states) state_after = decoder_->num_tokens();
+    shelf_->find(held_, pages_->first_page(), state_after,
                  {.take =
                       [this, life = life_.watch()](PageShelf::Origin origin, const Sha256& before,
                                                    ByteView page) {
@@ -178,10 +220,12 @@ void LocalModel::cancel() {
 }
 
 void LocalModel::read_page(std::uint32_t turn, std::uint32_t index, std::uint32_t num_tokens,
-                           const Sha256& before, std::function<void(Result<Bytes>)> done) {
+                           bool is_state, const Sha256& before,
+                           std::function<void(Result<Bytes>)> done) {
     if (turn != turn_ || num_tokens > held_.size())
         return done(Error{ErrorCode::not_found, "another text is held by now"});
-    pages_->read(std::span(held_).first(num_tokens), index, before, std::move(done));
+    pages_->read(std::span(held_).first(num_tokens), index,
+                 is_state ? KvPart::state : KvPart::whole, before, std::move(done));
 }
 
 void LocalModel::read_held_page(std::uint32_t index, std::uint32_t num_tokens, bool as_u8,
@@ -190,7 +234,7 @@ void LocalModel::read_held_page(std::uint32_t index, std::uint32_t num_tokens, b
     // Codes stay codes, because 16 bits would say no more.
     const bool has_codes = pages_->source().row_type == KvRowType::u8;
     const KvRowType wanted = as_u8 || has_codes ? KvRowType::u8 : KvRowType::f16;
-    pages_->read(std::span(held_).first(num_tokens), index, before,
+    pages_->read(std::span(held_).first(num_tokens), index, KvPart::whole, before,
                  [wanted, done = std::move(done)](Result<Bytes> read) {
                      if (!read.ok()) return done(std::move(read));
                      const auto page = decode_kv_page(*read);
@@ -260,7 +304,7 @@ void LocalModel::on_end(Result<AnswerEnd> how) {
 // Offers the shelf the first `num_tokens` tokens, up to the first rows of the hub.
 void LocalModel::keep(std::uint32_t num_tokens) {
     const std::uint32_t own = pages_->num_own(num_tokens);
-    if (own > 0) shelf_->keep(turn_, std::span(held_).first(own));
+    if (own > 0) shelf_->keep(turn_, std::span(held_).first(own), chosen_states(own));
 }
 
 }  // namespace moex

@@ -4,6 +4,12 @@
 // that a PageShelf kept, is not computed again. All calls are made on one thread. Whether a GPU or
 // a processor computes is hidden behind LocalPlace.
 //
+// Of a model with recurrent states, few leave for the shelf, because each is as large as thousands
+// of tokens: at the end of what all conversations with this system prompt begin with, at the last
+// page's end of the prompt, and at the end of the answer.
+//   a system prompt of 300 tokens, a prompt of 900, an answer to 1,000: after 256, 896 and 1,000
+//   tokens (on a processor 256 and 896: it keeps states at ends of pages alone)
+//
 // A question may be asked before all layers are here. On a GPU its first tokens, as many as one
 // step takes, are then read layer by layer while later layers are loaded
 // (GpuDecoder::begin_early()); the other tokens follow when the model is whole. The bits are those
@@ -91,8 +97,9 @@ class LocalModel {
     void cancel();  // on_end follows
 
     // Reads a page of the text that PageShelf::keep() told of, of which the shelf knows the first
-    // `num_tokens` tokens. Error: not_found if another text is held by now.
-    void read_page(std::uint32_t turn, std::uint32_t index, std::uint32_t num_tokens,
+    // `num_tokens` tokens; or, if `is_state`, the recurrent state at its end. Error: not_found if
+    // another text is held by now, or if the state is not kept.
+    void read_page(std::uint32_t turn, std::uint32_t index, std::uint32_t num_tokens, bool is_state,
                    const Sha256& before, std::function<void(Result<Bytes>)> done);
     // Reads a page of the present prompt while PageShelf::find() has not ended, as a page of a text
     // of `num_tokens` tokens, with rows in 8 or 16 bits, to be sent to the hub. Error: not_found if
@@ -104,6 +111,8 @@ class LocalModel {
     LocalModel() = default;
     Status read_text(const LocalText& words);
     Result<std::vector<TokenId>> prompt_of(const LocalQuestion& question) const;
+    std::uint32_t shared_tokens(const LocalQuestion& question) const;
+    std::vector<std::uint32_t> chosen_states(std::uint32_t num_tokens) const;
     std::unique_ptr<AnswerLoop> loop_for(const LocalQuestion& question, std::uint32_t max_tokens);
     void start(const LocalQuestion& question);
     void start_early(const LocalQuestion& question);
@@ -130,6 +139,8 @@ class LocalModel {
     Events events_;
     LocalEnd end_;
     std::uint32_t fed_from_ = 0;  // tokens of the prompt that the loop did not read
+    // the last page's end of the tokens that all conversations with this system prompt begin with
+    std::uint32_t shared_end_ = 0;
     std::optional<StreamDecoder> bytes_;
     std::optional<StopFilter> filter_;
     std::chrono::steady_clock::time_point started_at_, first_at_, last_at_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
 #include <utility>
 
 #include "protocol/kv_translate.h"
@@ -62,7 +63,7 @@ LocalPages::LocalPages(SequenceDecoder& decoder, const KvSource& source)
 
 void LocalPages::begin(std::span<const std::uint32_t> prompt, std::uint32_t num_held) {
     prompt_ = prompt;
-    num_held_ = num_held;
+    num_held_ = num_written_ = num_held;
     next_page_ = num_held / kv_page_tokens;
     if (num_held <= handed_from_) handed_from_ = ~0u;
 }
@@ -79,7 +80,9 @@ Status LocalPages::check(PageShelf::Origin origin, const Sha256& before, const K
     }
     MOEX_TRY(require_source(page.source, wanted));
     const std::uint32_t first = next_page_ * kv_page_tokens;
-    if (page.first_position != first)
+    // A state is at the end of a page that was written.
+    const std::size_t end = page.first_position + page.tokens.size();
+    if (page.part == KvPart::state ? end > num_written_ : page.first_position != first)
         return Error{ErrorCode::bad_field,
                      text("KV page: first_position is ", page.first_position, ", wanted ", first)};
     if (page.before != before)
@@ -87,29 +90,48 @@ Status LocalPages::check(PageShelf::Origin origin, const Sha256& before, const K
                      text("KV page: before is ", to_hex(page.before), ", wanted ", to_hex(before))};
     if (!page.workers.empty())
         return Error{ErrorCode::bad_field, "KV page: a page of this device names no workers"};
-    if (!page.state.empty() && page.state.size() != decoder_.state_bytes())
+    const bool has_state = !page.state.empty() || page.part == KvPart::state;
+    if (has_state && page.state.size() != decoder_.state_bytes())
         return Error{ErrorCode::bad_field, text("KV page: state has ", page.state.size(),
                                                 " bytes, wanted ", decoder_.state_bytes())};
     return {};
 }
 
+// Returns how many tokens the page and the prompt have in common, from the page's first one on.
+std::uint32_t LocalPages::common_tokens(const KvPage& page) const {
+    const auto wanted = prompt_.subspan(std::min<std::size_t>(page.first_position, prompt_.size()));
+    return static_cast<std::uint32_t>(
+        std::mismatch(wanted.begin(), wanted.end(), page.tokens.begin(), page.tokens.end()).first -
+        wanted.begin());
+}
+
+// Goes on behind a state of which the decoder has all rows before.
+PageShelf::Taken LocalPages::take_state(const KvPage& page) {
+    using Taken = PageShelf::Taken;
+    const auto end = static_cast<std::uint32_t>(page.first_position + page.tokens.size());
+    if (end <= num_held_) return Taken::partly;
+    if (common_tokens(page) < page.tokens.size()) return Taken::refused;
+    if (!decoder_.write_state(end, page.state).ok()) return Taken::refused;
+    num_held_ = end;
+    return Taken::wholly;
+}
+
 PageShelf::Taken LocalPages::take(PageShelf::Origin origin, const Sha256& before, ByteView bytes) {
     using Taken = PageShelf::Taken;
-    const auto page = decode_kv_page(bytes);
+    auto page = decode_kv_page(bytes);
+    if (!page.ok() && page.error().code == ErrorCode::unknown_flags)
+        page = decode_kv_page(bytes, KvPart::state);
     if (!page.ok() || !check(origin, before, *page).ok()) return Taken::refused;
+    if (page->part == KvPart::state) return take_state(*page);
 
-    const std::uint32_t index = next_page_, first = page->first_position;
-    if (first >= prompt_.size()) return Taken::partly;
-    const auto wanted = prompt_.subspan(first);
-    const auto common = static_cast<std::uint32_t>(
-        std::mismatch(wanted.begin(), wanted.end(), page->tokens.begin(), page->tokens.end())
-            .first -
-        wanted.begin());
+    const std::uint32_t index = next_page_, first = page->first_position,
+                        common = common_tokens(*page);
     if (first + common <= num_held_) return Taken::partly;
-    // A state belongs to all tokens of its page.
+    // Rows of a page that differs in a token have no state behind them. A page may have its state
+    // in itself: older versions kept it there.
     const bool is_whole = common == page->tokens.size(), has_state = !page->state.empty(),
                is_full = common == kv_page_tokens;
-    if (has_states() && !(is_whole && (has_state || is_full))) return Taken::partly;
+    if (has_states() && !is_whole) return Taken::partly;
 
     OwnedKvPage converted;
     ByteView rows = page->rows;
@@ -124,14 +146,15 @@ PageShelf::Taken LocalPages::take(PageShelf::Origin origin, const Sha256& before
     copy_rows(source_, common, rows, num_tokens, rows_, kv_page_tokens);
     if (!decoder_.write_page(index, rows_).ok()) return Taken::refused;
     if (has_state && !decoder_.write_state(first + common, page->state).ok()) return Taken::refused;
-    if (has_state || !has_states()) num_held_ = first + common;
+    num_written_ = first + common;
+    if (has_state || !has_states()) num_held_ = num_written_;
     if (origin == PageShelf::Origin::hub) handed_from_ = std::min(handed_from_, first);
     if (!is_full) return Taken::partly;
     ++next_page_;
     return Taken::wholly;
 }
 
-void LocalPages::read(std::span<const std::uint32_t> tokens, std::uint32_t index,
+void LocalPages::read(std::span<const std::uint32_t> tokens, std::uint32_t index, KvPart part,
                       const Sha256& before, std::function<void(Result<Bytes>)> done) {
     const std::size_t first = std::size_t{index} * kv_page_tokens;
     if (first >= tokens.size())
@@ -139,33 +162,38 @@ void LocalPages::read(std::span<const std::uint32_t> tokens, std::uint32_t index
                           text("page ", index, " of a text of ", tokens.size(), " tokens")});
     const auto own = tokens.subspan(first,
                                     std::min<std::size_t>(kv_page_tokens, tokens.size() - first));
+    const auto end = static_cast<std::uint32_t>(first + own.size());
+    const bool needs_state = part == KvPart::state || (has_states() && own.size() < kv_page_tokens);
+    if (needs_state && !decoder_.keeps_state(end))
+        return done(Error{ErrorCode::not_found, text("no state is kept after ", end, " tokens")});
     KvPage page{.source = source_,
+                .part = part,
                 .before = before,
                 .first_position = static_cast<std::uint32_t>(first),
                 .tokens = {own.begin(), own.end()}};
+    if (part == KvPart::state) return read_state(std::move(page), std::move(done));
     decoder_.read_page(index, rows_,
                        [this, page = std::move(page), done = std::move(done),
                         life = life_.watch()](Status read) mutable {
                            if (!life.alive()) return;
                            if (!read.ok()) return done(read.error());
-                           if (!has_states()) return encode(std::move(page), std::move(done));
-                           read_state(std::move(page), std::move(done));
+                           encode(std::move(page), std::move(done));
                        });
 }
 
 void LocalPages::read_state(KvPage page, std::function<void(Result<Bytes>)> done) {
     const auto end = static_cast<std::uint32_t>(page.first_position + page.tokens.size());
-    state_.resize(decoder_.state_bytes());
-    decoder_.read_state(end, state_,
-                        [this, page = std::move(page), done = std::move(done),
+    const auto state = std::make_shared<Bytes>(decoder_.state_bytes());
+    decoder_.read_state(end, *state,
+                        [page = std::move(page), done = std::move(done), state,
                          life = life_.watch()](Status read) mutable {
                             if (!life.alive()) return;
-                            const bool is_absent = !read.ok() &&
-                                                   read.error().code == ErrorCode::not_found;
-                            const bool is_full = page.tokens.size() == kv_page_tokens;
-                            if (!read.ok() && !(is_absent && is_full)) return done(read.error());
-                            if (read.ok()) page.state = state_;
-                            encode(std::move(page), std::move(done));
+                            if (!read.ok()) return done(read.error());
+                            page.state = *state;
+                            Bytes bytes = encode_kv_page(page);
+                            state->clear();
+                            state->shrink_to_fit();
+                            done(std::move(bytes));
                         });
 }
 

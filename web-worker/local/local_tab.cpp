@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "web-worker/local/file_bridge.h"
@@ -29,12 +30,15 @@ using Json = nlohmann::ordered_json;
 class TabShelf : public PageShelf {
   public:
     void find(std::span<const std::uint32_t> tokens, std::uint32_t first_page,
-              Found found) override {
+              std::optional<std::uint32_t> state_after, Found found) override {
         found_ = std::move(found);
-        mx_find_pages(tokens.data(), static_cast<std::uint32_t>(tokens.size()), first_page);
+        mx_find_pages(tokens.data(), static_cast<std::uint32_t>(tokens.size()), first_page,
+                      state_after ? static_cast<int>(*state_after) : -1);
     }
-    void keep(std::uint32_t turn, std::span<const std::uint32_t> tokens) override {
-        mx_keep_pages(turn, tokens.data(), static_cast<std::uint32_t>(tokens.size()));
+    void keep(std::uint32_t turn, std::span<const std::uint32_t> tokens,
+              std::span<const std::uint32_t> states) override {
+        mx_keep_pages(turn, tokens.data(), static_cast<std::uint32_t>(tokens.size()), states.data(),
+                      static_cast<std::uint32_t>(states.size()));
     }
     Taken take(Origin origin, const Sha256& before, ByteView page) const {
         return found_.take(origin, before, page);
@@ -304,14 +308,15 @@ EMSCRIPTEN_KEEPALIVE void mx_read_held_page(const std::byte* before, std::uint32
     tab().model->read_held_page(index, num_tokens, as_u8 != 0, hash, give_page);
 }
 
-// Answers with mx_page_read(). `before`: the SHA-256 of all tokens before the page.
+// Answers with mx_page_read(): a page, or the recurrent state at its end. `before`: the SHA-256 of
+// all tokens before the page.
 EMSCRIPTEN_KEEPALIVE void mx_read_page(const std::byte* before, std::uint32_t size_bytes,
                                        std::uint32_t turn, std::uint32_t index,
-                                       std::uint32_t num_tokens) {
+                                       std::uint32_t num_tokens, int is_state) {
     Sha256 hash{};
     if (size_bytes != hash.size() || !tab().open_model()) return mx_page_read(nullptr, 0);
     std::copy_n(before, hash.size(), hash.begin());
-    tab().model->read_page(turn, index, num_tokens, hash, give_page);
+    tab().model->read_page(turn, index, num_tokens, is_state != 0, hash, give_page);
 }
 
 }  // extern "C"

@@ -412,20 +412,21 @@ void ProcessorDecoder::keep_state() {
 }
 
 // Adds a copy; where there is no room, the one leaves whose neighbours are closest, beside their
-// distance from the end of the text.
+// distance from the end of the text. The latest one and the held one stay.
 void ProcessorDecoder::add_state(std::uint32_t num_tokens, std::vector<float> state) {
     states_[num_tokens] = std::move(state);
     if (states_.size() <= states_max()) return;
-    auto cheapest = states_.begin();
+    auto cheapest = states_.end();
     double cost_min = 0;
     for (auto at = states_.begin(); std::next(at) != states_.end(); ++at) {
         const double before = at == states_.begin() ? 0 : std::prev(at)->first,
                      cost = (std::next(at)->first - before) / (states_.rbegin()->first - before);
-        if (at != states_.begin() && cost >= cost_min) continue;
+        const bool is_first = cheapest == states_.end();
+        if (at->first == held_state_ || (!is_first && cost >= cost_min)) continue;
         cheapest = at;
         cost_min = cost;
     }
-    states_.erase(cheapest);
+    if (cheapest != states_.end()) states_.erase(cheapest);
 }
 
 // Shortens the sequence to `num_tokens` tokens, or to the last state before them.

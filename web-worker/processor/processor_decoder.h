@@ -85,6 +85,10 @@ class ProcessorDecoder final : public SequenceDecoder {
     void rewind(std::uint32_t num_tokens) override;
     void resume(std::uint32_t num_tokens) override { rewind(num_tokens); }
     std::uint64_t state_bytes() const override { return sizeof(float) * state_floats(); }
+    bool keeps_state(std::uint32_t num_tokens) const override {
+        return states_.contains(num_tokens);
+    }
+    void hold_state(std::uint32_t num_tokens) override { held_state_ = num_tokens; }
     void read_state(std::uint32_t num_tokens, std::span<std::byte> state,
                     std::function<void(Status)> done) override;
     Status write_state(std::uint32_t num_tokens, ByteView state) override;
@@ -132,6 +136,7 @@ class ProcessorDecoder final : public SequenceDecoder {
 
     // Recurrent states by the tokens that they have read.
     std::map<std::uint32_t, std::vector<float>> states_;
+    std::uint32_t held_state_ = 0;
     // The pages before this one were written to the cache, ahead of the sequence's tokens, which
     // they become with a state; 0: none.
     std::uint32_t written_end_ = 0;

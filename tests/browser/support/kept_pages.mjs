@@ -17,8 +17,8 @@ export async function keptOf() {
   return { has_folder, files, databases };
 }
 
-// Returns the names of the pages that are whole on the disk: page.evaluate(wholePages). The record of a page is written
-// after its file. The database is not created here.
+// Returns the names of the pages that are whole on the disk, without states: page.evaluate(wholePages). The record of a
+// page is written after its file. The database is not created here.
 export async function wholePages() {
   if (!(await indexedDB.databases()).some(({ name }) => name === "moex-pages")) return [];
   const ended = (request) => new Promise((resolve, reject) => {
@@ -29,15 +29,31 @@ export async function wholePages() {
   try {
     const store = [...database.objectStoreNames][0];
     const names = store ? await ended(database.transaction(store).objectStore(store).getAllKeys()) : [];
-    return names.filter((name) => name.includes("."));
+    return names.filter((name) => name.includes(".") && !name.endsWith(".state"));
   } finally { database.close(); }
 }
 
-// Changes one byte of each kept page. `offset` counts from the end if it is negative: page.evaluate(spoil, offset). A
-// page that is being written or replaced meanwhile stays as it is.
-export async function spoil(offset) {
+// Returns the number and the bytes of the files of pages, and those of states: page.evaluate(keptBytes).
+export async function keptBytes() {
+  const found = { num_pages: 0, bytes: 0, num_states: 0, state_bytes: 0 };
+  const folder = await (await navigator.storage.getDirectory()).getDirectoryHandle("moex-pages").catch(() => null);
+  if (folder) for await (const handle of folder.values()) {
+    const { size } = await handle.getFile().catch(() => ({ size: 0 }));
+    const is_state = handle.name.endsWith(".state");
+    found[is_state ? "num_states" : "num_pages"] += 1;
+    found[is_state ? "state_bytes" : "bytes"] += size;
+  }
+  return found;
+}
+
+// Changes one byte of each kept file, or of the file `name`. `offset` counts from the end if it is negative:
+// page.evaluate(spoil, offset) or (spoil, [offset, name]). A file that is being written or replaced meanwhile stays as
+// it is.
+export async function spoil(which) {
+  const [offset, name] = [which].flat();
   const folder = await (await navigator.storage.getDirectory()).getDirectoryHandle("moex-pages");
   for await (const handle of folder.values()) {
+    if (name && handle.name !== name) continue;
     try {
       const bytes = new Uint8Array(await (await handle.getFile()).arrayBuffer());
       bytes.set([bytes.at(offset) ^ 1], (offset + bytes.length) % bytes.length);

@@ -137,10 +137,11 @@ class Tab {
         out.counts = loop.draft_counts();
         return out;
     }
-    Result<Bytes> page(std::span<const TokenId> tokens, std::uint32_t index) {
+    Result<Bytes> page(std::span<const TokenId> tokens, std::uint32_t index,
+                       KvPart part = KvPart::whole) {
         Result<Bytes> bytes = Bytes();
         bool finished = false;
-        pages->read(tokens, index, before(tokens, index), [&](Result<Bytes> read) {
+        pages->read(tokens, index, part, before(tokens, index), [&](Result<Bytes> read) {
             bytes = std::move(read);
             finished = true;
         });
@@ -322,31 +323,50 @@ TEST_P(HybridSequenceTest, StatesLeaveWhereThereIsNoRoom) {
     expect_same_bits(tab.logits(), plain_logits(std::span(text).first(300)));
 }
 
-TEST_P(HybridSequenceTest, ATextContinuesAfterPagesWithTheirStates) {
+// Of states after 128, 256 and 384 tokens, two have room, and the first one is held.
+TEST_P(HybridSequenceTest, TheHeldStateStaysWhereThereIsNoRoom) {
+    StateSlotSizes places = GpuSequence::places_for(must(decoder_model_of(*package_)));
+    places.copies_max = 2;
+    Tab tab(package_, places);
+    const Tokens text = text_of(511, 4);
+    tab.sequence->hold_state(128);
+    tab.feed(std::span(text).first(510), 64);
+    tab.feed(std::span(text).last(1), 1);
+    EXPECT_TRUE(tab.sequence->keeps_state(128)) << "not held, it would have left";
+    EXPECT_FALSE(tab.sequence->keeps_state(384));
+    EXPECT_TRUE(tab.sequence->keeps_state(511)) << "the state of the end";
+    tab.sequence->rewind(200);
+    EXPECT_EQ(tab.sequence->num_tokens(), 128u);
+    tab.feed(std::span(text).subspan(128), 64);
+    expect_same_bits(tab.logits(), plain_logits(text));
+}
+
+TEST_P(HybridSequenceTest, ATextContinuesAfterPagesAndAState) {
     Tab first = Tab::with_places(package_), second = Tab::with_places(package_);
     const Tokens text = text_of(330, 5), known(text.begin(), text.begin() + 300);
     first.feed(known, 64);
     const Bytes zero = must(first.page(known, 0)), one = must(first.page(known, 1)),
-                two = must(first.page(known, 2));
-    const auto decoded = must(decode_kv_page(one));
-    EXPECT_EQ(decoded.state.size(), first.sequence->state_bytes());
-    KvPage stateless = decoded;
-    stateless.state = {};
+                two = must(first.page(known, 2)), state = must(first.page(known, 1, KvPart::state)),
+                last_state = must(first.page(known, 2, KvPart::state));
+    EXPECT_TRUE(must(decode_kv_page(one)).state.empty());
+    EXPECT_LT(last_state.size(), first.sequence->state_bytes() + 1024) << "no rows";
 
-    // A page without a state counts once the next one has come.
+    // Pages count once the state behind them has come.
     second.pages->begin(text, 0);
+    EXPECT_EQ(second.take(text, 0, last_state), Taken::refused) << "its rows are not here";
     EXPECT_EQ(second.take(text, 0, zero), Taken::wholly);
-    EXPECT_EQ(second.pages->num_held(), 128u);
-    EXPECT_EQ(second.take(text, 1, encode_kv_page(stateless)), Taken::wholly);
-    EXPECT_EQ(second.pages->num_held(), 128u);
+    EXPECT_EQ(second.take(text, 1, one), Taken::wholly);
     EXPECT_EQ(second.take(text, 2, two), Taken::partly);
+    EXPECT_EQ(second.pages->num_held(), 0u);
+    EXPECT_EQ(second.take(text, 2, last_state), Taken::wholly);
     EXPECT_EQ(second.pages->num_held(), 300u);
+    EXPECT_EQ(second.take(text, 1, state), Taken::partly) << "a later one is here";
     second.sequence->resume(300);
     EXPECT_EQ(second.sequence->num_tokens(), 300u);
     second.feed(std::span(text).subspan(300), 64);
     expect_same_bits(second.logits(), plain_logits(text));
 
-    // Of an edited text, the page before the edit is taken.
+    // Of an edited text, the pages and the state before the edit are taken.
     Tokens edited = text;
     edited[260] = (edited[260] + 1) % package_->config().vocab_size;
     second.sequence->rewind(0);
@@ -354,29 +374,60 @@ TEST_P(HybridSequenceTest, ATextContinuesAfterPagesWithTheirStates) {
     EXPECT_EQ(second.take(edited, 0, zero), Taken::wholly);
     EXPECT_EQ(second.take(edited, 1, one), Taken::wholly);
     EXPECT_EQ(second.take(edited, 2, two), Taken::partly);
+    EXPECT_EQ(second.take(edited, 2, last_state), Taken::refused);
+    EXPECT_EQ(second.take(edited, 1, state), Taken::wholly);
     EXPECT_EQ(second.pages->num_held(), 256u);
     second.sequence->resume(256);
     second.feed(std::span(edited).subspan(256), 64);
     expect_same_bits(second.logits(), plain_logits(edited));
 }
 
+// Older versions kept a state in the bytes of its page.
+TEST_P(HybridSequenceTest, APageMayHaveItsStateInItself) {
+    Tab first = Tab::with_places(package_), second = Tab::with_places(package_);
+    const Tokens text = text_of(200, 7);
+    first.feed(text, 64);
+    const Bytes rows = must(first.page(text, 0)), state = must(first.page(text, 0, KvPart::state));
+    KvPage page = must(decode_kv_page(rows));
+    page.state = must(decode_kv_page(state, KvPart::state)).state;
+    second.pages->begin(text, 0);
+    EXPECT_EQ(second.take(text, 0, encode_kv_page(page)), Taken::wholly);
+    EXPECT_EQ(second.pages->num_held(), 128u);
+    second.sequence->resume(128);
+    second.feed(std::span(text).subspan(128), 64);
+    expect_same_bits(second.logits(), plain_logits(text));
+}
+
 TEST_P(HybridSequenceTest, PagesWithAWrongStateAreRefused) {
     Tab first = Tab::with_places(package_), second = Tab::with_places(package_);
     const Tokens text = text_of(200, 6);
     first.feed(text, 64);
-    const Bytes bytes = must(first.page(text, 0));
-    KvPage page = must(decode_kv_page(bytes));
-    page.state = page.state.first(page.state.size() - 4);
+    const Bytes bytes = must(first.page(text, 0)),
+                state_bytes = must(first.page(text, 0, KvPart::state));
+    const KvPage state = must(decode_kv_page(state_bytes, KvPart::state));
+    KvPage page = must(decode_kv_page(bytes)), shorter = state, other = state;
+    page.state = shorter.state = state.state.first(state.state.size() - 4);
     second.pages->begin(text, 0);
     EXPECT_EQ(second.take(text, 0, encode_kv_page(page)), Taken::refused);
     EXPECT_EQ(second.pages->take(Origin::hub, Tab::before(text, 0), bytes), Taken::refused);
+
+    EXPECT_EQ(second.take(text, 0, bytes), Taken::wholly);
+    other.source.model[3] ^= std::byte{1};
+    for (const KvPage& wrong : {shorter, other})
+        EXPECT_EQ(second.take(text, 0, encode_kv_page(wrong)), Taken::refused);
+    EXPECT_EQ(second.pages->take(Origin::hub, Tab::before(text, 0), state_bytes), Taken::refused);
+    EXPECT_EQ(second.pages->num_held(), 0u);
+    EXPECT_EQ(second.take(text, 0, state_bytes), Taken::wholly);
+
     // The rows of a few tokens are in the journal, so that no state is kept after them.
     first.feed(std::span(text).first(4), 4);
     Tokens longer = text;
     longer.insert(longer.end(), text.begin(), text.begin() + 4);
-    const auto missing = first.page(longer, 1);
-    ASSERT_FALSE(missing.ok());
-    EXPECT_EQ(missing.error().code, ErrorCode::not_found);
+    for (const KvPart part : {KvPart::whole, KvPart::state}) {
+        const auto missing = first.page(longer, 1, part);
+        ASSERT_FALSE(missing.ok());
+        EXPECT_EQ(missing.error().code, ErrorCode::not_found);
+    }
 }
 
 std::string name_of(const testing::TestParamInfo<const char*>& one) {

@@ -7,6 +7,7 @@ import { pathToFileURL } from "node:url";
 
 import { BrowserText } from "../../../web-worker/local/text.js";
 
+const page_tokens = 128;
 const decoder = new TextDecoder(), encoder = new TextEncoder();
 const sha256 = (bytes) => createHash("sha256").update(bytes).digest();
 
@@ -35,6 +36,7 @@ export class ProcessorModel {
     this.heard = () => {};
     this.pages = [];           // of the text that was kept last
     this.given = [];           // pages that the module finds
+    this.shelf = null;         // {tokens, pages, states} that it finds in place of them: what another program has kept
     const { port1, port2 } = new MessageChannel();
     port1.onmessage = () => {
       this.onTurn();
@@ -56,7 +58,7 @@ export class ProcessorModel {
         this.heard();
       },
       findPages: (tokens, first_page) => { this.givePages(tokens, first_page); },
-      keepPages: (turn, tokens) => { this.kept = { turn, tokens }; },
+      keepPages: (turn, tokens, states) => { this.kept = { turn, tokens, states }; },
       pageRead: (bytes) => { this.heardPage(bytes); },
     };
   }
@@ -112,19 +114,40 @@ export class ProcessorModel {
 
   // Resolves to the pages of the text that was kept last, each as {before, bytes}.
   async readPages() {
-    const { turn, tokens } = this.kept, pages = [], page_tokens = 128;
+    const { tokens } = this.kept, pages = [];
     for (let first = 0; first < tokens.length; first += page_tokens) {
-      const before = sha256(new Uint8Array(tokens.slice(0, first).buffer));
-      const reading = new Promise((resolve_) => { this.heardPage = resolve_; });
-      this.withBytes(before, (address, size) => (
-        this.wasm._mx_read_page(address, size, turn, first / page_tokens, tokens.length)));
-      pages.push({ before, bytes: await reading });
+      pages.push(await this.readPage(first / page_tokens, tokens.length, false));
     }
     return pages;
   }
+  // Resolves to the recurrent states that the module has chosen, each as {before, bytes, end}.
+  async readStates() {
+    const states = [];
+    for (const end of this.kept.states) {
+      const page = Math.ceil(end / page_tokens) - 1;
+      states.push({ end, ...await this.readPage(page, end, true) });
+    }
+    return states;
+  }
+  async readPage(index, num_tokens, is_state) {
+    const { turn, tokens } = this.kept;
+    const before = sha256(new Uint8Array(tokens.slice(0, index * page_tokens).buffer));
+    const reading = new Promise((resolve_) => { this.heardPage = resolve_; });
+    this.withBytes(before, (address, size) => (
+      this.wasm._mx_read_page(address, size, turn, index, num_tokens, is_state)));
+    return { before, bytes: await reading };
+  }
+  // Of `shelf`, as page_files.js does: the pages before the newest state that the text goes on from, then that state.
+  ofShelf(tokens, first_page) {
+    const { tokens: kept, pages, states } = this.shelf;
+    const differs = tokens.findIndex((token, i) => token !== kept[i]);
+    const common = Math.min(differs < 0 ? tokens.length : differs, tokens.length - 1);
+    const state = states.findLast(({ end }) => end <= common);
+    return state ? [...pages.slice(first_page, Math.ceil(state.end / page_tokens)), state] : [];
+  }
   async givePages(tokens, first_page) {
     await null;                // never inside of the call
-    for (const { before, bytes } of this.given.slice(first_page)) {
+    for (const { before, bytes } of this.shelf ? this.ofShelf(tokens, first_page) : this.given.slice(first_page)) {
       const taken = this.withBytes(Buffer.concat([before, bytes]),
         (address, size) => this.wasm._mx_on_page(address, size, 0));
       if (taken < 2) break;
