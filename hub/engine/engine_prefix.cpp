@@ -34,19 +34,19 @@ bool EngineState::may_share(const Generation& generation) const {
            !generation.request.hidden_mean;
 }
 
+// Pages that the store has read, or reads at present, may have rows of these workers: take_stored()
+// leaves them out.
 void EngineState::forget(std::span<const std::uint64_t> workers) {
+    const bool are_pages_on_their_way = std::ranges::any_of(
+        running, [](const auto& generation) { return generation->fetch != 0; });
+    if (!are_pages_on_their_way) distrusted.clear();
+    distrusted.insert(distrusted.end(), workers.begin(), workers.end());
     for (const std::uint64_t worker : workers) {
         cache->forget_worker(worker);
         for (auto& generation : running)
             for (const std::vector<std::uint64_t>& page : generation->page_workers)
                 if (std::binary_search(page.begin(), page.end(), worker))
                     generation->offers_pages = false;
-        for (FetchedPages& one : fetched)
-            for (const StoredPage& page : one.pages)
-                if (std::binary_search(page.workers.begin(), page.workers.end(), worker)) {
-                    one.pages.clear();
-                    break;
-                }
     }
 }
 

@@ -187,6 +187,9 @@ struct EngineState {
     EngineDrafts engine_drafts;
     MicroBatches micro_batches;
 
+    // Workers whose pages are not taken from the store: they were forgotten while it read pages.
+    std::vector<std::uint64_t> distrusted;
+
     // Guards the members below. No thread holds it while a step runs or a callback of a sink is
     // called.
     mutable std::mutex mutex;

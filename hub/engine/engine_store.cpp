@@ -60,9 +60,13 @@ void EngineState::take_stored(FetchedPages& pages) {
 
     Generation& generation = **found;
     generation.fetch = 0;
+    const auto is_trusted = [&](const StoredPage& page) {
+        return std::ranges::find_first_of(page.workers, distrusted) == page.workers.end();
+    };
     bool all_fit = !pages.pages.empty();
     for (StoredPage& page : pages.pages) {
-        all_fit = all_fit && generation.kv->append_page(page.rows, page.window_rows).ok();
+        all_fit = all_fit && is_trusted(page) &&
+                  generation.kv->append_page(page.rows, page.window_rows).ok();
         if (!all_fit) break;
         add_workers(generation.stats.workers, page.workers);
         generation.page_workers.push_back(std::move(page.workers));

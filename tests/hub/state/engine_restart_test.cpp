@@ -1,11 +1,46 @@
 // Tests an engine with pages on disk: a text after a restart, an eviction or a preemption has the
 // same bits, and only the tokens without a page are computed.
+#include <atomic>
+
 #include "hub/base/log.h"
 #include "hub/state/disk_pages.h"
 #include "tests/hub/engine/engine_stage.h"
 
 namespace moex {
 namespace {
+
+// Holds pages that were read back, until they are given. Worker 7 has taken part in each.
+class HeldPages : public KvPageStore {
+  public:
+    explicit HeldPages(KvPageStore& store) : store_(store) {}
+    bool keep(const FullPage& page) override { return store_.keep(page); }
+    std::uint64_t fetch(PageWish wish) override {
+        wish.done = [this, done = std::move(wish.done)](FetchedPages pages) {
+            if (is_given_) return done(std::move(pages));
+            for (StoredPage& page : pages.pages) page.workers = {7};
+            give_ = [done, pages = std::make_shared<FetchedPages>(std::move(pages))] {
+                done(std::move(*pages));
+            };
+            were_read_.set_value();
+        };
+        return store_.fetch(std::move(wish));
+    }
+    void drop_fetches() override { store_.drop_fetches(); }
+    void forget_worker(std::uint64_t worker) override { store_.forget_worker(worker); }
+    PageStoreCounters counters() const override { return store_.counters(); }
+
+    void wait_until_read() { were_read_.get_future().wait(); }
+    void give() {
+        is_given_ = true;
+        give_();
+    }
+
+  private:
+    KvPageStore& store_;
+    std::promise<void> were_read_;
+    std::function<void()> give_;
+    std::atomic<bool> is_given_ = false;
+};
 
 class EngineRestartTest : public testing::TestWithParam<KvDtype> {
   protected:
@@ -38,7 +73,8 @@ class EngineRestartTest : public testing::TestWithParam<KvDtype> {
         store_ = *std::move(store);
         store_->wait_until_written();
         options.kv_dtype = GetParam();
-        options.page_store = store_.get();
+        if (holds_pages_) held_ = std::make_unique<HeldPages>(*store_);
+        options.page_store = holds_pages_ ? static_cast<KvPageStore*>(held_.get()) : store_.get();
         engine_ = std::make_unique<Engine>(*decoder_, experts_, options);
     }
     Pending submit(GenerationRequest request, std::function<void(std::size_t)> on_token = {}) {
@@ -56,6 +92,8 @@ class EngineRestartTest : public testing::TestWithParam<KvDtype> {
     GatedExperts experts_{local_};
     std::unique_ptr<Decoder> decoder_;
     std::unique_ptr<DiskPages> store_;
+    bool holds_pages_ = false;
+    std::unique_ptr<HeldPages> held_;
     std::unique_ptr<Engine> engine_;  // stops before the store
 };
 
@@ -158,6 +196,44 @@ TEST_P(EngineRestartTest, ManySequencesAndCancelsGetTheirOwnText) {
             expect_same(outcome, wanted[i]);
         }
         EXPECT_GT(from_disk, 0u);
+    }
+}
+
+// A worker's lie is found after the store has read its pages, and steps of another text follow
+// before the pages arrive. In an earlier version they were used.
+TEST_P(EngineRestartTest, PagesOfALiarThatArriveLateAreNotUsed) {
+    restart();
+    const auto request = drawn_request(test::random_tokens(150, 256, 9), 5);
+    const Outcome wanted = solo(request);
+    for (const std::uint64_t liar : {6, 7}) {
+        holds_pages_ = true;
+        restart();
+        // The other text waits at its first token for the request, and at its third for the lie.
+        std::promise<void> decodes, may_go_on, is_forgotten, has_gone_on;
+        auto short_request = drawn_request(test::random_tokens(9, 256, 10), 100);
+        short_request.stores_pages = false;
+        auto other = submit(short_request, [&](std::size_t count) {
+            if (count == 1) {
+                decodes.set_value();
+                may_go_on.get_future().wait();
+            }
+            if (count == 3) is_forgotten.get_future().wait();
+            if (count == 5) has_gone_on.set_value();
+        });
+        decodes.get_future().wait();
+        auto pending = submit(request);
+        may_go_on.set_value();
+        held_->wait_until_read();
+        engine_->forget_worker(liar);
+        is_forgotten.set_value();
+        has_gone_on.get_future().wait();
+        held_->give();
+        const Outcome outcome = pending.outcome.get();
+        EXPECT_EQ(outcome.end.stats.cached_tokens_disk, liar == 7 ? 0u : 144u);
+        expect_same(outcome, wanted);
+        engine_->cancel(other.id);
+        other.outcome.get();
+        engine_.reset();
     }
 }
 
