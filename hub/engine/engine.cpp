@@ -344,6 +344,7 @@ bool EngineState::begin_step() {
     for (;;) {
         std::vector<std::unique_ptr<Generation>> ended;
         std::vector<FetchedPages> arrived;
+        std::vector<std::uint64_t> forgotten;
         {
             std::unique_lock lock(mutex);
 
@@ -370,13 +371,17 @@ bool EngineState::begin_step() {
             cancelled.clear();
 
             for (auto& generation : ended) generation->kv.reset();
-            forget(std::exchange(forgotten_workers, {}));
+            forgotten = std::exchange(forgotten_workers, {});
+            forget(forgotten);
             for (const std::uint64_t worker : std::exchange(rejected_workers, {}))
                 compute_again_without(worker);
             arrived = std::exchange(fetched, {});
             admit();
         }
 
+        // The step before may have offered further pages to the store since it was told.
+        if (options.page_store)
+            for (const std::uint64_t worker : forgotten) options.page_store->forget_worker(worker);
         for (auto& generation : ended) end(std::move(generation), FinishReason::cancelled);
         for (FetchedPages& pages : arrived) take_stored(pages);
         end_looks();

@@ -413,8 +413,13 @@ Result<StoredPage> DiskPages::read_page(const PagePlace& place) {
     const std::set<std::string> keys(page.workers.begin(), page.workers.end());
     {
         const std::lock_guard lock(mutex_);
+        std::set<std::uint64_t> workers;
+        // A worker without a key is known by its number alone.
+        if (const PageEntry* const entry = index_.find(place.name))
+            workers.insert(entry->workers.begin(), entry->workers.end());
         for (const auto& [worker, key] : worker_keys_)
-            if (keys.contains(key)) stored.workers.push_back(worker);
+            if (keys.contains(key)) workers.insert(worker);
+        stored.workers.assign(workers.begin(), workers.end());
     }
     stored.memory = std::move(page.memory);
     stored.rows = page.rows;  // within the memory that was moved

@@ -288,7 +288,7 @@ TEST_F(DiskPagesTest, PagesOfALiarAreDeletedNowAndRefusedLater) {
     keep("ada", other, {2});
     keep("ada", third, {2, 3});
     EXPECT_EQ(fetch("ada", third), 1u);
-    EXPECT_EQ(last_, (std::vector<std::uint64_t>{2}));
+    EXPECT_EQ(last_, (std::vector<std::uint64_t>{2, 3}));
     pages_->forget_worker(1);
     EXPECT_EQ(fetch("ada", text), 0u);
     EXPECT_EQ(files().size(), 3u);

@@ -1,6 +1,7 @@
 // Tests an engine with pages on disk: a text after a restart, an eviction or a preemption has the
 // same bits, and only the tokens without a page are computed.
 #include <atomic>
+#include <filesystem>
 
 #include "hub/base/log.h"
 #include "hub/state/disk_pages.h"
@@ -9,11 +10,16 @@
 namespace moex {
 namespace {
 
-// Holds pages that were read back, until they are given. Worker 7 has taken part in each.
+// Holds pages that were read back, until they are given. Worker 7 has taken part in each, and in
+// pages that are kept while `is_by_liar`.
 class HeldPages : public KvPageStore {
   public:
     explicit HeldPages(KvPageStore& store) : store_(store) {}
-    bool keep(const FullPage& page) override { return store_.keep(page); }
+    bool keep(const FullPage& page) override {
+        FullPage kept = page;
+        if (is_by_liar) kept.workers = liars_;
+        return store_.keep(kept);
+    }
     std::uint64_t fetch(PageWish wish) override {
         wish.done = [this, done = std::move(wish.done)](FetchedPages pages) {
             if (is_given_) return done(std::move(pages));
@@ -35,8 +41,11 @@ class HeldPages : public KvPageStore {
         give_();
     }
 
+    std::atomic<bool> is_by_liar = false;
+
   private:
     KvPageStore& store_;
+    const std::vector<std::uint64_t> liars_{7};
     std::promise<void> were_read_;
     std::function<void()> give_;
     std::atomic<bool> is_given_ = false;
@@ -196,6 +205,25 @@ TEST_P(EngineRestartTest, ManySequencesAndCancelsGetTheirOwnText) {
             expect_same(outcome, wanted[i]);
         }
         EXPECT_GT(from_disk, 0u);
+    }
+}
+
+// A worker's lie is found during a step. The step's own pages are offered to the store after that.
+// In an earlier version they stayed there.
+TEST_P(EngineRestartTest, PagesThatAStepOffersAfterALieWasFoundAreDeleted) {
+    for (const std::uint64_t liar : {6, 7}) {
+        std::filesystem::remove_all(folder_.path() / "pages");
+        holds_pages_ = true;
+        restart();
+        auto request = drawn_request(test::random_tokens(33, 256, 11), 60);
+        // The step that draws token 16 fills the third page.
+        const Outcome outcome = submit(request, [&](std::size_t count) {
+                                    held_->is_by_liar = count == 16;
+                                    if (count == 16) engine_->forget_worker(liar);
+                                }).outcome.get();
+        EXPECT_EQ(outcome.ids.size(), 60u);
+        store_->wait_until_written();
+        EXPECT_EQ(store_->counters().pages, liar == 7 ? 2u : 5u);
     }
 }
 
