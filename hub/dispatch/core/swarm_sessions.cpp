@@ -64,8 +64,11 @@ void SwarmSessions::on_hello_time(EventContext& context, WorkerId id) {
 }
 
 void SwarmSessions::set_frame_limit(EventContext& context, Worker& worker) {
+    // Answers of a span that was taken back may still be on their way.
+    worker.span_answer_bytes_max = std::max(worker.span_answer_bytes_max,
+                                            swarm_.spans.answer_bytes_max(worker));
     const std::uint64_t bytes = std::max(
-        {control_bytes_max_, worker.ids.answer_bytes_max(), swarm_.spans.answer_bytes_max(worker)});
+        {control_bytes_max_, worker.ids.answer_bytes_max(), worker.span_answer_bytes_max});
     if (!worker.welcomed() || std::exchange(worker.frame_limit, bytes) == bytes) return;
     context.out.push_back(SetFrameLimit{.worker = worker.id, .bytes = bytes});
 }

@@ -153,6 +153,7 @@ bool SwarmSpans::leaves_room_for_experts(std::uint64_t bytes) const {
     std::uint64_t room = 0, spans = bytes;
     for (const auto& [id, worker] : pool_.all())
         if (worker->welcomed()) room += worker->device.budget_bytes;
+    for (const auto& [id, one] : rooms_) room += one.freed_bytes;
     for (const auto& [id, held] : held_)
         if (!held.is_in_budget) spans += held.bytes;
     return room >= spans + swarm_.placement.directory().num_units() * options_.expert_blob_bytes;
@@ -253,7 +254,8 @@ void SwarmSpans::append_holders(std::uint32_t layer, UnitCopies& copies,
 }
 
 void SwarmSpans::on_budget(WorkerId worker) {
-    // A worker reports what it has freed before it takes the memory of the next span.
+    // The first report after a release is taken for that of what the worker has freed. It frees a
+    // span before it takes the memory of the next one.
     const auto room = rooms_.find(worker);
     if (room != rooms_.end() && std::exchange(room->second.freed_bytes, 0) > 0) return;
     for (auto& [id, held] : held_)

@@ -177,7 +177,8 @@ struct Worker : UnitHolder {
     std::deque<Heartbeat> heartbeats;  // heartbeats sent and not yet echoed
     std::uint32_t next_heartbeat_id = 1, heartbeats_missed = 0;
 
-    std::uint64_t frame_limit = 0;  // frame limit last sent to the connection, in bytes
+    std::uint64_t frame_limit = 0;            // frame limit last sent to the connection, in bytes
+    std::uint64_t span_answer_bytes_max = 0;  // largest answer of any span that it was assigned
     std::uint32_t busy_in_row = 0;
     // When the worker's latest answer arrived, and when that request had been sent. Requests that
     // were sent later are queued behind it in the worker.

@@ -3,10 +3,9 @@
 // class knows no clock, no frame and no worker.
 //   new      `to_prove` checks; no answer is used
 //   proven   answers are used, except those of checks: a share `rate` of the steps, drawn at random
-//   doubted  after a check that was not right: the next `doubted_checks` steps are checks; no
-//   answer
-//            is used. Another such check ends the record. After right ones the holder is proven
-//            again.
+//   doubted  after a check that was not right: the next `doubted_checks` steps are checks, and no
+//            answer is used. Another such check ends the record. After right ones the holder is
+//            proven again.
 // The two findings of a doubt decide which end it is. If either is `wrong`, the holder lied. If
 // both are `differs`, it is set aside, since honest arithmetic may differ like that. In both cases
 // no further answer is used, so a liar gains nothing by an answer that differs moderately.

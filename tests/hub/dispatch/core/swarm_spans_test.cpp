@@ -87,6 +87,8 @@ class SwarmSpansTest : public testing::Test {
             for (const SwarmAction& action : actions) {
                 if (const auto* event = std::get_if<WorkerEvent>(&action))
                     events_[event->worker].push_back(event->kind);
+                if (const auto* limit = std::get_if<SetFrameLimit>(&action))
+                    frame_limits_[limit->worker] = limit->bytes;
                 if (const auto* close = std::get_if<CloseWorker>(&action))
                     closed_.insert(close->worker);
                 if (const auto* send = std::get_if<SendFrame>(&action))
@@ -153,6 +155,7 @@ class SwarmSpansTest : public testing::Test {
     std::map<WorkerId, SpanAssign> held_;
     std::map<WorkerId, std::vector<WorkerEvent::Kind>> events_;
     std::set<WorkerId> closed_;
+    std::map<WorkerId, std::uint64_t> frame_limits_;
     std::map<WorkerId, std::vector<Unit>> units_;  // experts that the worker holds
     std::map<WorkerId, std::size_t> num_released_;
     std::size_t layers_max_ = num_layers;
@@ -523,6 +526,18 @@ TEST_F(SwarmSpansTest, LiarIsBannedAndItsLayersGoToOthers) {
     EXPECT_EQ(core_->span_board()->ready().front().worker, standby);
     const WorkerId again = join(4, "liar");
     EXPECT_TRUE(closed_.contains(again));
+}
+
+// Answers of its span may still be on their way, and must not end its connection.
+TEST_F(SwarmSpansTest, HolderThatIsSetAsideMaySendTheAnswersThatAreOnTheirWay) {
+    options_.spans.kv_size = 2048;
+    const WorkerId apart = join(4, "apart");
+    wait();
+    const std::uint64_t limit = frame_limits_[apart];
+    EXPECT_GT(limit, 4 * 64 * 2 * 2 * 2048u) << "four layers, 64 rows, keys and values as f16";
+    core_->on_span_set_aside(now_, span_of(apart), "an answer differs", actions_);
+    wait();
+    EXPECT_EQ(frame_limits_[apart], limit);
 }
 
 // A holder that is set aside goes on with experts, gets no layers any more, also after it has
