@@ -45,7 +45,8 @@ struct SpanBatch {
     bool may_leave = true;  // false: every span is computed here
     // Reads stored keys and values of sequences[index], at the positions [first, first + count), as
     // f16 [layers, count, key then value, kv_size], for the layers [first_layer, end_layer). What
-    // could not be read must not be sent; the step fails with the error.
+    // could not be read must not be sent. The step fails with the error; while a standby is asked,
+    // the hub computes the layers instead.
     std::function<Status(std::size_t index, std::uint32_t first_layer, std::uint32_t end_layer,
                          std::uint32_t first, std::uint32_t count, std::span<std::byte> out)>
         read_kv;

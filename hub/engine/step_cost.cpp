@@ -120,8 +120,9 @@ void StepCost::record(const StepShape& shape, Duration took) {
 
 void StepCost::learn_plain(std::uint32_t decode_rows, double ms) {
     steps_since_plain_ = 0;
-    if (const auto expected_ms = plain_ms(decode_rows)) notice(ms / *expected_ms);
-    if (surprises_ >= surprises_max) {
+    const std::optional<double> expected_ms = plain_ms(decode_rows);
+    if (expected_ms) notice(ms / *expected_ms);
+    if (expected_ms && surprises_ >= surprises_max) {
         measured_ms_.clear();
         late_log_ = late_log_before_;
         surprises_ = 0;
