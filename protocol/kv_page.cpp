@@ -191,7 +191,8 @@ Bytes encode_kv_page(const KvPage& page) {
                text("a KV page of ", num_tokens, " tokens has ", page.rows.size(),
                     " bytes of rows, wanted ", kv_rows_bytes(page.source, num_tokens)));
 
-    ByteWriter out(1024 + page.rows.size());
+    ByteWriter out(2048 + sizeof(std::uint32_t) * num_tokens + page.state.size() +
+                   page.rows.size());
     out.u32(page_magic);
     out.u16(page_version);
     out.u16(static_cast<std::uint16_t>(page.part));  // flags

@@ -211,8 +211,10 @@ export class KeptPages {
     const makeRoom = async () => {
       const [gone] = leaving.splice(0, 1);
       if (!gone) return false;
-      const state = leaving.findIndex(({ id }) => id === gone.id + state_end);      // it leaves with its page
-      total -= gone.bytes + (state < 0 ? 0 : leaving.splice(state, 1)[0].bytes);
+      // The state leaves with its page, even one that the text needs.
+      const isItsState = ({ id }) => id === gone.id + state_end, waits = leaving.findIndex(isItsState);
+      if (waits >= 0) leaving.splice(waits, 1);
+      total -= gone.bytes + bytesOf(records.filter(isItsState));
       await this.remove([gone.id]);
       return true;
     };

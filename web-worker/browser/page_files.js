@@ -166,10 +166,10 @@ export class PageFiles {
       await this.pages.forget(conversation).then(told, (error) => this.tell("failed", error));
     });
   }
-  // Returns the pages of a text as {before, end, num_tokens, name}.
-  async pagesOf(tokens) {
+  // Returns the pages of a text as {before, end, num_tokens, name}; fewer once isWanted() returns false.
+  async pagesOf(tokens, isWanted) {
     const pages = [];
-    for (let page = 0; page * page_tokens < tokens.length; page += 1) {
+    for (let page = 0; page * page_tokens < tokens.length && isWanted(); page += 1) {
       const num_tokens = Math.min((page + 1) * page_tokens, tokens.length);
       const before = await hashOf(tokens, page * page_tokens), end = await hashOf(tokens, num_tokens);
       const name = `${await this.pages.nameOf(before)}.${await this.pages.nameOf(end)}`;
@@ -179,7 +179,7 @@ export class PageFiles {
   }
   // Returns true if there was no room for a page or a state.
   async keepChain(turn, tokens, states, conversation, isWanted) {
-    const chain = new Set(), pages = await this.pagesOf(tokens);
+    const chain = new Set(), pages = await this.pagesOf(tokens, isWanted);
     const own = new Set(pages.map(({ name }) => name));
     const wanted = new Set(pages.filter(({ num_tokens }) => states.includes(num_tokens))
       .map(({ name }) => name + state_end));

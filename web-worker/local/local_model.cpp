@@ -88,7 +88,8 @@ std::uint32_t LocalModel::shared_tokens(const LocalQuestion& question) const {
 }
 
 // Returns the ends at which states of the first `num_tokens` tokens are to be kept, in ascending
-// order: the last one is the latest state that the decoder keeps.
+// order: that of the system prompt, the prompt's last page's, and the latest that the decoder
+// keeps. The decoder may have dropped the first two meanwhile.
 std::vector<std::uint32_t> LocalModel::chosen_states(std::uint32_t num_tokens) const {
     std::vector<std::uint32_t> ends;
     if (decoder_->state_bytes() == 0) return ends;
