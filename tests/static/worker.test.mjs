@@ -105,8 +105,10 @@ test("LayersThatAreComputedWholeAreShown", () => {
   assert.equal(setAsideWords({ spans: { ...spans, set_aside: 0 } }), "");
   assert.equal(setAsideWords({}), "");
   assert.equal(setAsideWords({ spans: { ...spans, set_aside: 2 } }), "2 contributors compute no layers whole any "
-    + "more: two of the answers differed too much from this hub's own. That may be honest rounding, so nobody was "
+    + "more: two answers of each differed too much from this hub's own. That may be honest rounding, so nobody was "
     + "banned, and experts are computed as before.");
+  assert.match(setAsideWords({ spans: { ...spans, set_aside: 1 } }),
+    /^1 contributor computes no layers whole any more: two of its answers differed/);
 });
 
 test("NothingIsShownWithoutExpertsOnDemand", () => {

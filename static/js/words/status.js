@@ -149,8 +149,8 @@ export const table = {
     span_bytes: (up, down, kv) => `A row is sent to them with ${up} and comes back with ${down}; ${kv} of keys and `
       + "values were sent in addition.",
     span_set_aside: (n) => `${count(n, "contributor")} ${n === 1 ? "computes" : "compute"} no layers whole any more: `
-      + "two of the answers differed too much from this hub's own. That may be honest rounding, so nobody was banned, "
-      + "and experts are computed as before.",
+      + `${n === 1 ? "two of its answers" : "two answers of each"} differed too much from this hub's own. That may be `
+      + "honest rounding, so nobody was banned, and experts are computed as before.",
     tiers_short: (slot, memory, store) => `${slot} on its GPU${memory ? `, ${memory} in memory` : ""}, `
       + `${store} on disk`,
     tiers: (slot, memory, store) => `Of the experts on demand, ${whole.format(slot)} were on contributors' GPUs when `
@@ -330,9 +330,9 @@ export const table = {
       + `rechnen; mit Experten allein wären es ${before}.`,
     span_bytes: (up, down, kv) => `Eine Zeile geht mit ${up} zu ihnen und kommt mit ${down} zurück; dazu wurden ${kv} `
       + "Schlüssel und Werte gesendet.",
-    span_set_aside: (n) => `${count(n, "Helfer rechnet", "Helfer rechnen")} keine Schichten mehr ganz: zwei der `
-      + "Antworten wichen zu stark von denen dieses Hubs ab. Das kann ehrliches Runden sein, daher wurde niemand "
-      + "ausgeschlossen, und Experten werden wie zuvor gerechnet.",
+    span_set_aside: (n) => `${count(n, "Helfer rechnet", "Helfer rechnen")} keine Schichten mehr ganz: zwei `
+      + `${n === 1 ? "seiner Antworten" : "Antworten von jedem"} wichen zu stark von denen dieses Hubs ab. Das kann `
+      + "ehrliches Runden sein, daher wurde niemand ausgeschlossen, und Experten werden wie zuvor gerechnet.",
     tiers_short: (slot, memory, store) => `${slot} auf der GPU${memory ? `, ${memory} im Speicher` : ""}, `
       + `${store} auf der Platte`,
     tiers: (slot, memory, store) => `Von den Experten auf Abruf lagen ${whole.format(slot)} auf den GPUs der Helfer, `
