@@ -19,6 +19,8 @@ namespace {
 
 constexpr const char* temporary_end = ".tmp";
 constexpr const char* window_end = ".window";
+// How often a client's folder is made for a page, if it is removed again at once.
+constexpr int folder_tries_max = 100;
 constexpr std::size_t name_digits = 2 * std::tuple_size_v<PageName>;
 
 Error io_error(const fs::path& path, const char* what) {
@@ -149,13 +151,15 @@ Status write_page_file(const fs::path& folder, const std::string& file, ByteView
         return ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     };
     int fd = open_new();
-    if (fd < 0 && errno == ENOENT) {
+    // Whoever deletes another page removes the folder as well while it is empty.
+    Status made;
+    for (int tries = 0; fd < 0 && errno == ENOENT && tries < folder_tries_max; ++tries) {
         MOEX_TRY(make_private_folder(folder));
-        MOEX_TRY(make_private_folder(path.parent_path()));
+        made = make_private_folder(path.parent_path());
         fd = open_new();
     }
     const OpenFile opened(fd);
-    if (fd < 0) return io_error(temporary, "cannot make the file");
+    if (fd < 0) return made.ok() ? io_error(temporary, "cannot make the file") : made;
     Status status = write_all(fd, bytes, temporary);
     if (status.ok() && ::rename(temporary.c_str(), path.c_str()) != 0)
         status = io_error(path, "cannot rename to it");
