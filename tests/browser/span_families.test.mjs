@@ -157,8 +157,9 @@ async function hybrid(t, on) {
 }
 
 // Experts of random weights have nothing in common, and a hub in int8 chooses others than a worker where routes are
-// close together. Such holders get no layers any more, but they are honest: they keep their experts and are not banned.
-test("an int8 hub sets honest holders of a random hybrid aside", { timeout: 280_000 }, async (t) => {
+// close together. A holder for which two checks show this gets no layers any more, but it is honest: it keeps its
+// experts and is not banned. By chance a holder may have eight right checks before that.
+test("an int8 hub bans no honest holder of a random hybrid", { timeout: 280_000 }, async (t) => {
   const folder = mkdtempSync(join(tmpdir(), "moex-span-aside-"));
   t.after(() => rmSync(folder, { recursive: true, force: true }));
   const model = join(folder, "hybrid");
@@ -174,17 +175,17 @@ test("an int8 hub sets honest holders of a random hybrid aside", { timeout: 280_
   let seed = 7;
   const random = (end) => { seed = (seed * 1103515245 + 12345) % 2 ** 31; return Math.floor(seed / 2 ** 31 * end); };
   let status = await hub.status();
-  for (let i = 0; i < 200 || status.spans.set_aside < 2; i += 1) {
+  for (let i = 0; i < 200; i += 1) {
     await answer(hub, Array.from({ length: 150 }, () => random(250)), 8);
     status = await hub.status();
     assert.deepEqual([status.calls.bans, status.spans.lies], [0, 0], JSON.stringify(status.spans));
   }
   const { spans, workers, calls } = status;
   console.log(`${spans.checks} checks, ${spans.wrong} beyond the tolerance, difference `
-    + spans.difference_max.toFixed(2));
-  assert.deepEqual([spans.held.length, workers.length], [0, 2]);
-  assert.equal(hub.child.printed.match(/worker set aside/g).length, 2);
-  assert.match(hub.child.printed, /It computes no layers whole any more, and experts as before; it is not banned/);
+    + `${spans.difference_max.toFixed(2)}, ${spans.set_aside} set aside`);
+  assert.deepEqual([spans.held.length, workers.length], [2 - spans.set_aside, 2]);
+  const said = /worker set aside.* It computes no layers whole any more, and experts as before; it is not banned/g;
+  assert.equal((hub.child.printed.match(said) ?? []).length, spans.set_aside);
   // They compute experts as before.
   const before = calls.remote;
   await answer(hub, Array.from({ length: 150 }, () => random(250)), 8);
