@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <mutex>
 #include <optional>
 
 #include <fcntl.h>
@@ -19,9 +20,10 @@ namespace {
 
 constexpr const char* temporary_end = ".tmp";
 constexpr const char* window_end = ".window";
-// How often a client's folder is made for a page, if it is removed again at once.
-constexpr int folder_tries_max = 100;
 constexpr std::size_t name_digits = 2 * std::tuple_size_v<PageName>;
+
+// Held while a client's folder is made for its first file, and while an empty one is removed.
+std::mutex folders_mutex;
 
 Error io_error(const fs::path& path, const char* what) {
     return {ErrorCode::io_error, text(path.string(), ": ", what, ": ", std::strerror(errno))};
@@ -151,15 +153,14 @@ Status write_page_file(const fs::path& folder, const std::string& file, ByteView
         return ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     };
     int fd = open_new();
-    // Whoever deletes another page removes the folder as well while it is empty.
-    Status made;
-    for (int tries = 0; fd < 0 && errno == ENOENT && tries < folder_tries_max; ++tries) {
+    if (fd < 0 && errno == ENOENT) {
+        const std::lock_guard lock(folders_mutex);
         MOEX_TRY(make_private_folder(folder));
-        made = make_private_folder(path.parent_path());
+        MOEX_TRY(make_private_folder(path.parent_path()));
         fd = open_new();
     }
     const OpenFile opened(fd);
-    if (fd < 0) return made.ok() ? io_error(temporary, "cannot make the file") : made;
+    if (fd < 0) return io_error(temporary, "cannot make the file");
     Status status = write_all(fd, bytes, temporary);
     if (status.ok() && ::rename(temporary.c_str(), path.c_str()) != 0)
         status = io_error(path, "cannot rename to it");
@@ -191,6 +192,7 @@ Result<Bytes> read_page_file(const fs::path& folder, const std::string& file,
 void delete_page_file(const fs::path& folder, const std::string& file) {
     const fs::path path = folder / file;
     ::unlink(path.c_str());
+    const std::lock_guard lock(folders_mutex);
     ::rmdir(path.parent_path().c_str());  // succeeds once the client has no page
 }
 
@@ -203,6 +205,7 @@ Result<std::uint64_t> forget_pages(const fs::path& folder) {
         if (::unlink(path.c_str()) != 0 && errno != ENOENT) return io_error(path, "cannot delete");
         if (page.window_bytes > 0) ::unlink(window_file(path.string()).c_str());
         ++count;
+        const std::lock_guard lock(folders_mutex);
         ::rmdir(path.parent_path().c_str());
     }
     return count;

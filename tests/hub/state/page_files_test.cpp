@@ -21,7 +21,7 @@ TEST(PageFilesTest, PageIsWrittenWhileItsFolderIsRemoved) {
     });
     const Bytes page(100);
     int failed = 0;
-    for (int i = 0; i < 200; ++i) {
+    for (int i = 0; i < 2000; ++i) {
         failed += !write_page_file(folder.path(), "client/page", page).ok();
         delete_page_file(folder.path(), "client/page");
     }
