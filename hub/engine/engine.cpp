@@ -379,7 +379,7 @@ bool EngineState::begin_step() {
             admit();
         }
 
-        // The step before may have offered further pages to the store since it was told.
+        // The step before may have offered further pages since the store forgot the worker.
         if (options.page_store)
             for (const std::uint64_t worker : forgotten) options.page_store->forget_worker(worker);
         for (auto& generation : ended) end(std::move(generation), FinishReason::cancelled);

@@ -187,7 +187,8 @@ struct EngineState {
     EngineDrafts engine_drafts;
     MicroBatches micro_batches;
 
-    // Workers whose pages are not taken from the store: they were forgotten while it read pages.
+    // Workers that were forgotten while the store read pages. It may still return pages with their
+    // rows, which are left out.
     std::vector<std::uint64_t> distrusted;
 
     // Guards the members below. No thread holds it while a step runs or a callback of a sink is

@@ -1,7 +1,6 @@
 // The places of pages: in a text, and on disk. The name of a page follows from the store's key, the
 // source of the rows, the client, and all tokens up to the page's end. Two texts that begin alike
-// share the pages of that beginning, and a name says nothing about a text to those who lack the
-// key.
+// share the pages of that beginning. Without the key, a name shows nothing of a text.
 //   pages of 4 tokens, text 5 9 2 7 7 1 3 3: page A = name(5 9 2 7), parent zeros;
 //   page B = name(5 9 2 7 7 1 3 3), parent A, first_position 4
 // The hash of the tokens goes on where the text's memory ends, so that a whole text costs one pass
@@ -44,7 +43,7 @@ class PagePlaces {
                std::function<std::string(std::string_view client)> key_id_of);
 
     std::string folder_of(std::string_view client) const;
-    // Returns the name of the page that ends a text, whose tokens have this hash.
+    // Returns the name of the page at whose end a text ends. `text_hash`: hash of all its tokens.
     PageName name_of(const std::string& folder, const Sha256& text_hash) const;
     std::uint32_t page_tokens() const { return page_tokens_; }
 

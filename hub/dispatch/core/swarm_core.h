@@ -62,7 +62,7 @@ class SwarmCore {
     // The holder of a span gave a wrong answer.
     void on_span_lie(TimePoint now, std::uint32_t span, const std::string& why,
                      std::vector<SwarmAction>& actions);
-    // The answers of the holder differ too often from the hub's, though no lie is proven.
+    // The answers of the holder differ too often from the hub's, as honest ones may.
     void on_span_set_aside(TimePoint now, std::uint32_t span, const std::string& why,
                            std::vector<SwarmAction>& actions);
     // The holder of a span did not answer a step in time that was sent at `sent_at`.

@@ -39,8 +39,8 @@ class SwarmSpans : public SwarmPart {
     void send(EventContext& context, std::uint32_t span, std::uint32_t step, Bytes frame);
     // The holder of the span gave wrong answers: it computes no spans any more, and is banned.
     void on_lie(EventContext& context, std::uint32_t span, const std::string& why);
-    // The holder's answers differ too often, though no lie is proven: it computes no spans any
-    // more, and experts as before.
+    // The holder's answers differ too often, as honest ones may: it computes no spans any more, and
+    // experts as before.
     void on_set_aside(EventContext& context, std::uint32_t span, const std::string& why);
     // The holder of the span did not answer a step in time. If it has sent nothing since the step
     // was sent, it is sent no calls of experts either until it sends a frame: the hub computes the
@@ -78,7 +78,7 @@ class SwarmSpans : public SwarmPart {
         std::uint64_t bytes = 0, kv_bytes = 0;
         std::uint32_t layers_max = 0;  // halved when the worker cannot hold what it was assigned
         bool takes_once = false;       // experts of the span that it holds take memory once
-        // What a span took that the hub has taken back, until the worker reports its budget.
+        // Memory of a span that was taken back, until the worker reports its budget.
         std::uint64_t freed_bytes = 0;
         // What room_of() adds: the memory that the worker's experts leave, what of it is set aside
         // for keys and values, and for each layer the experts that it keeps beside the span.
