@@ -262,9 +262,9 @@ std::uint32_t ExpertStore::lend(const LentUnits& units) {
     if (is_taken) lent_.push_back(units);
     std::uint32_t num_held = 0;
     for (auto& [unit, placed] : slots_) {
-        if (!units.contains(unit)) continue;
+        if (!units.contains(unit) || placed.is_lent) continue;
         ++num_held;
-        if (placed.is_lent || !is_taken) continue;
+        if (!is_taken) continue;
         (void)device_.transferred(placed.transfer, true);
         free_.insert(placed.slot);
         placed = {.is_lent = true};

@@ -24,7 +24,7 @@ struct SpanContext {
     // keeps `bytes` of its memory limit free of experts. The call may destroy the host.
     std::function<void(std::uint64_t bytes)> reserve;
     // Experts of the span's layers that the worker holds take memory once. held() returns how many
-    // of the layers [first, end) it holds, and room() the memory that a span of these layers can
+    // of the layers [first, end) it holds in slots, and room() the memory that a span of these layers can
     // take without any other expert that is assigned giving way. lend() makes the worker compute
     // with the experts in a buffer of the span, and frees their slots, whose memory counts as the
     // span's from then on. Before the buffers of a load are destroyed, end_lending() makes the

@@ -194,9 +194,11 @@ void WorkerCoreState::open_spans() {
 std::uint32_t WorkerCoreState::num_held(std::uint32_t first_layer, std::uint32_t end_layer) const {
     if (!model->hub_takes(span_once_cap)) return 0;
     const std::vector<Unit> units = model->store.units();
-    return static_cast<std::uint32_t>(std::count_if(
-        units.begin(), units.end(),
-        [&](const Unit& unit) { return unit.layer >= first_layer && unit.layer < end_layer; }));
+    return static_cast<std::uint32_t>(
+        std::count_if(units.begin(), units.end(), [&](const Unit& unit) {
+            return unit.layer >= first_layer && unit.layer < end_layer &&
+                   !model->store.is_lent(unit);
+        }));
 }
 
 std::uint64_t WorkerCoreState::bytes_for_slots() const {
@@ -212,8 +214,7 @@ Status WorkerCoreState::lend(const LentUnits& units) {
     model->span_bytes += num_held * model->welcome.expert_blob_bytes;
     const std::uint64_t slot_bytes = bytes_for_slots();
     if (model->cache.capacity_for(slot_bytes) < capacity) {
-        // An earlier span had some of these experts, so that they freed no slots now, or there are
-        // too few arenas.
+        // There are too few arenas, so that these experts keep their slots.
         MOEX_ASSIGN(dropped, model->loader.resize(slot_bytes));
         send_budget(dropped);
     }

@@ -44,13 +44,21 @@ class SpanStage : public Stage {
     void fetch_blob(const Sha256& hash, std::uint64_t size_bytes, bool,
                     std::function<void(std::uint64_t, bool)> progress,
                     std::function<void(Result<Bytes>)> done) override {
-        set_timer(0,
-                  [this, hash, size_bytes, progress = std::move(progress), done = std::move(done)] {
-                      progress(size_bytes, false);
-                      if (const auto layer = model_.layers->find(hash)) return done(Bytes(*layer));
-                      const ByteView blob = must(model_.package->blob(hash));
-                      done(Bytes(blob.begin(), blob.end()));
-                  });
+        const auto give_blob = [this, hash, size_bytes, progress = std::move(progress),
+                                done = std::move(done)] {
+            progress(size_bytes, false);
+            if (const auto layer = model_.layers->find(hash)) return done(Bytes(*layer));
+            const ByteView blob = must(model_.package->blob(hash));
+            done(Bytes(blob.begin(), blob.end()));
+        };
+        if (holds_experts && !model_.layers->find(hash))
+            held_experts.push_back(give_blob);
+        else
+            set_timer(0, give_blob);
+    }
+    // Gives the experts whose downloads are held.
+    void give_experts() {
+        for (const auto& give_one : std::exchange(held_experts, {})) give_one();
     }
     void accept_layer(const Sha256&, const Signature&, std::function<void(bool)> done) override {
         done(true);
@@ -124,6 +132,8 @@ class SpanStage : public Stage {
     const SpannedModel& model_ = demo_model();
     const ModelConfig& config_ = model_.package->config();
     std::uint64_t reported_bytes_ = 0;
+    bool holds_experts = false;  // downloads of experts wait for give_experts()
+    std::vector<std::function<void()>> held_experts;
 
   private:
     std::uint32_t spans_ = 0, calls_ = 0;
@@ -252,6 +262,51 @@ TEST(SpanWorkerTest, SpanCountsExpertsThatItTakesOver) {
     EXPECT_GT(must(decode_span_ready(stage.next(FrameType::span_ready))).num_pages, 0u);
     EXPECT_EQ(stage.status().units_ready, config.num_layers * config.num_experts);
     EXPECT_EQ(stage.answers(), wanted);
+}
+
+// The experts of a span are in this machine's memory one layer at a time.
+TEST(SpanWorkerTest, ExpertsOfASpanComeLayerByLayer) {
+    const ModelConfig& config = demo_model().package->config();
+    SpanStage stage(std::uint64_t{4} * config.num_layers * config.num_experts *
+                    demo_model().package->expert_blob_bytes());
+    stage.run_until_phase(WorkerPhase::serving);
+    stage.holds_experts = true;
+    stage.begin_span({2, 7}, 4 << 20);
+    for (std::uint32_t layer = 2; layer < 7; ++layer) {
+        stage.run_until([&] { return stage.held_experts.size() >= config.num_experts; });
+        EXPECT_EQ(stage.held_experts.size(), config.num_experts) << "layer " << layer;
+        stage.give_experts();
+    }
+    EXPECT_GT(must(decode_span_ready(stage.next(FrameType::span_ready))).num_pages, 0u);
+    EXPECT_TRUE(stage.held_experts.empty());
+}
+
+// The span's first layer is on the GPU, and the experts of the second one are on their way.
+TEST(SpanWorkerTest, SpanThatEndsWhileItLoadsGivesItsExpertsBack) {
+    const ModelConfig& config = demo_model().package->config();
+    const std::uint32_t all = config.num_layers * config.num_experts;
+    SpanStage stage(std::uint64_t{2} * all * demo_model().package->expert_blob_bytes());
+    stage.assign_all();
+    const auto wanted = stage.answers();
+    const std::uint64_t before = stage.device_bytes();
+    stage.holds_experts = true;
+    stage.begin_span({2, 7}, 4 << 20);
+    stage.run_until([&] { return !stage.held_experts.empty(); });
+    stage.give_experts();
+    stage.run_until([&] { return !stage.held_experts.empty(); });
+    EXPECT_EQ(stage.answers(), wanted);
+
+    stage.give(encode_span_release(1));
+    EXPECT_EQ(stage.answers(), wanted);
+    EXPECT_EQ(stage.status().units_ready, all);
+    EXPECT_EQ(stage.device_bytes(), before);
+    stage.give_experts();  // those of the span that has ended
+    EXPECT_EQ(stage.device_bytes(), before);
+
+    stage.holds_experts = false;
+    EXPECT_GT(stage.promote({2, 7}, 4 << 20).num_pages, 0u);
+    EXPECT_EQ(stage.answers(), wanted);
+    EXPECT_EQ(stage.status().units_ready, all);
 }
 
 // A hub of an earlier version counts the experts of a span beside those that the worker holds.

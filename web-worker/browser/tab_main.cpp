@@ -137,8 +137,9 @@ class TabPlatform : public Platform {
 // activations x have to be moved to make space.
 constexpr std::size_t frame_headroom_bytes = 256 << 10;
 
-// All blobs of a span wait in the WASM heap, which has 4 GiB, until the GPU loads them.
-constexpr std::uint64_t spans_bytes_max = 1536ull << 20;
+// While a span is loaded, its layers without their experts and the experts of one layer are in the
+// WASM heap, which has 4 GiB. These are at most a quarter of the weights of the models known.
+constexpr std::uint64_t spans_bytes_max = 12ull << 30;
 
 struct Tab {
     Bytes frame_memory;

@@ -22,6 +22,7 @@ DecoderMemory::~DecoderMemory() {
     for (const gpu::BufferId buffer : owned_) device_.destroy_buffer(buffer);
 }
 
+// Makes the buffers of a DecoderMemory: begin(), then each layer, then finish().
 class MemoryBuilder {
   public:
     MemoryBuilder(gpu::Device& device, const DecoderModel& model, const DecoderSizes& sizes,
@@ -32,7 +33,10 @@ class MemoryBuilder {
           source_(source),
           memory_(memory) {}
 
-    Status build() {
+    std::uint32_t num_layers() const { return model_.num_layers; }
+    WeightSource& source() { return source_; }
+
+    Status begin() {
         memory_.layers.resize(model_.num_layers);
         memory_.absent_.resize(model_.num_layers);
         MOEX_TRY(make_step_buffers());
@@ -40,8 +44,54 @@ class MemoryBuilder {
         MOEX_TRY(make_places());
         if (!model_.is_span)
             MOEX_TRY(make_table(WeightPart::Name::embedding_rows, memory_.embeddings));
-        for (std::uint32_t layer = 0; layer < model_.num_layers; ++layer)
-            MOEX_TRY(make_layer(layer));
+        return {};
+    }
+
+    Status make_layer(std::uint32_t index) {
+        using Name = WeightPart::Name;
+        DecoderMemory::Layer& layer = memory_.layers[index];
+        MOEX_TRY(make_matrix(layer.qkv, model_.attention_kind, model_.mixer_rows(index),
+                             model_.hidden_size, {.name = Name::qkv, .layer = index}, "qkv"));
+        MOEX_TRY(make_matrix(layer.o, model_.attention_kind, model_.hidden_size,
+                             model_.mixed_size(index), {.name = Name::o, .layer = index}, "o"));
+        if (model_.is_delta(index))
+            MOEX_TRY(make_matrix(layer.delta_gates, WeightKind::f32, 2 * model_.delta_value_heads,
+                                 model_.hidden_size, {.name = Name::delta_gates, .layer = index},
+                                 "gates of a delta rule"));
+        else if (model_.output_gate)
+            MOEX_TRY(make_matrix(layer.output_gate, model_.attention_kind, model_.q_size(),
+                                 model_.hidden_size, {.name = Name::output_gate, .layer = index},
+                                 "output gate"));
+        if (model_.is_moe(index))
+            MOEX_TRY(make_matrix(layer.router, model_.router_kind, model_.router_rows(),
+                                 model_.hidden_size, {.name = Name::router, .layer = index},
+                                 "router"));
+        if (!holds_ffn(model_, index))
+            return model_.shared_is_apart(index) ? make_shared(index) : Status{};
+
+        const std::uint64_t size_bytes = blob_bytes(index);
+        const std::uint32_t num_experts = model_.is_moe(index) ? model_.num_experts : 1,
+                            step = experts_of_an_arena(index);
+        for (std::uint32_t first = 0; first < num_experts; first += step) {
+            DecoderMemory::Arena arena;
+            arena.first_expert = first;
+            arena.num_experts = std::min(step, num_experts - first);
+            MOEX_TRY(make(arena.buffer, arena.num_experts * size_bytes, "experts"));
+            for (std::uint32_t i = 0; i < arena.num_experts; ++i)
+                MOEX_TRY(upload(arena.buffer, i * size_bytes, size_bytes,
+                                {.name = Name::ffn, .layer = index, .expert = first + i}));
+            MOEX_ASSIGN(place, add_place(ArenaPlace{first, arena.num_experts,
+                                                    static_cast<std::uint32_t>(size_bytes / 4)}));
+            arena.place = place;
+            layer.arenas.push_back(arena);
+            if (model_.is_moe(index))
+                MOEX_TRY(source_.placed({index, first, arena.num_experts, arena.buffer}));
+        }
+        return model_.is_moe(index) && model_.shared_size > 0 ? make_shared(index) : Status{};
+    }
+
+    // Makes what follows the last layer.
+    Status finish() {
         if (model_.is_span || model_.tied_embeddings)
             memory_.head = memory_.embeddings;
         else
@@ -368,49 +418,6 @@ class MemoryBuilder {
         return {};
     }
 
-    Status make_layer(std::uint32_t index) {
-        using Name = WeightPart::Name;
-        DecoderMemory::Layer& layer = memory_.layers[index];
-        MOEX_TRY(make_matrix(layer.qkv, model_.attention_kind, model_.mixer_rows(index),
-                             model_.hidden_size, {.name = Name::qkv, .layer = index}, "qkv"));
-        MOEX_TRY(make_matrix(layer.o, model_.attention_kind, model_.hidden_size,
-                             model_.mixed_size(index), {.name = Name::o, .layer = index}, "o"));
-        if (model_.is_delta(index))
-            MOEX_TRY(make_matrix(layer.delta_gates, WeightKind::f32, 2 * model_.delta_value_heads,
-                                 model_.hidden_size, {.name = Name::delta_gates, .layer = index},
-                                 "gates of a delta rule"));
-        else if (model_.output_gate)
-            MOEX_TRY(make_matrix(layer.output_gate, model_.attention_kind, model_.q_size(),
-                                 model_.hidden_size, {.name = Name::output_gate, .layer = index},
-                                 "output gate"));
-        if (model_.is_moe(index))
-            MOEX_TRY(make_matrix(layer.router, model_.router_kind, model_.router_rows(),
-                                 model_.hidden_size, {.name = Name::router, .layer = index},
-                                 "router"));
-        if (!holds_ffn(model_, index))
-            return model_.shared_is_apart(index) ? make_shared(index) : Status{};
-
-        const std::uint64_t size_bytes = blob_bytes(index);
-        const std::uint32_t num_experts = model_.is_moe(index) ? model_.num_experts : 1,
-                            step = experts_of_an_arena(index);
-        for (std::uint32_t first = 0; first < num_experts; first += step) {
-            DecoderMemory::Arena arena;
-            arena.first_expert = first;
-            arena.num_experts = std::min(step, num_experts - first);
-            MOEX_TRY(make(arena.buffer, arena.num_experts * size_bytes, "experts"));
-            for (std::uint32_t i = 0; i < arena.num_experts; ++i)
-                MOEX_TRY(upload(arena.buffer, i * size_bytes, size_bytes,
-                                {.name = Name::ffn, .layer = index, .expert = first + i}));
-            MOEX_ASSIGN(place, add_place(ArenaPlace{first, arena.num_experts,
-                                                    static_cast<std::uint32_t>(size_bytes / 4)}));
-            arena.place = place;
-            layer.arenas.push_back(arena);
-            if (model_.is_moe(index))
-                MOEX_TRY(source_.placed({index, first, arena.num_experts, arena.buffer}));
-        }
-        return model_.is_moe(index) && model_.shared_size > 0 ? make_shared(index) : Status{};
-    }
-
     // Uploads the shared expert as the expert behind the routed ones, or as the only one.
     Status make_shared(std::uint32_t index) {
         const std::uint64_t size_bytes = shared_blob_bytes(model_);
@@ -439,13 +446,53 @@ class MemoryBuilder {
     gpu::BufferId places_buffer_;
 };
 
-Result<std::unique_ptr<DecoderMemory>> DecoderMemory::create(gpu::Device& device,
-                                                             const DecoderModel& model,
-                                                             const DecoderSizes& sizes,
-                                                             WeightSource& source) {
+// A memory that is built as its source gets the layers ready. The source holds it meanwhile, by the
+// callback of prepare().
+struct DecoderMemory::Build {
+    std::unique_ptr<DecoderMemory> memory;
+    MemoryBuilder builder;
+    Created done;
+    std::uint32_t layer = 0;
+    Status prepared;
+    bool is_asking = false, is_answered = false;
+
+    // A source that has a layer at hand answers inside prepare(): the loop goes on then.
+    static void proceed(const std::shared_ptr<Build>& build) {
+        MemoryBuilder& builder = build->builder;
+        while (build->layer < builder.num_layers()) {
+            if (!std::exchange(build->is_answered, false)) {
+                build->is_asking = true;
+                builder.source().prepare(build->layer, [build](Status prepared) {
+                    build->prepared = std::move(prepared);
+                    build->is_answered = true;
+                    if (!build->is_asking) proceed(build);
+                });
+                build->is_asking = false;
+                if (!std::exchange(build->is_answered, false)) return;
+            }
+            if (!build->prepared.ok()) return build->end(build->prepared);
+            if (const Status made = builder.make_layer(build->layer); !made.ok())
+                return build->end(made);
+            ++build->layer;
+        }
+        build->end(builder.finish());
+    }
+
+    void end(const Status& status) {
+        if (status.ok()) return done(std::move(memory));
+        memory.reset();
+        done(status.error());
+    }
+};
+
+void DecoderMemory::create(gpu::Device& device, const DecoderModel& model,
+                           const DecoderSizes& sizes, WeightSource& source, Created done) {
     std::unique_ptr<DecoderMemory> memory(new DecoderMemory(device));
-    MOEX_TRY(MemoryBuilder(device, model, sizes, source, *memory).build());
-    return memory;
+    MemoryBuilder builder(device, model, sizes, source, *memory);
+    const auto build = std::make_shared<Build>(
+        Build{std::move(memory), std::move(builder), std::move(done)});
+    if (const Status begun = build->builder.begin(); !begun.ok()) return build->end(begun);
+    Build::proceed(build);
 }
 
 Status DecoderMemory::upload(const Absent& place, WeightSource& source) {

@@ -47,12 +47,12 @@ class DecoderMemory {
         gpu::BufferId shared;  // the shared expert's rows, if the routed experts are elsewhere
     };
 
-    // Makes all buffers and uploads all weights that `source` gives. An error names the size that
-    // does not fit this GPU.
-    static Result<std::unique_ptr<DecoderMemory>> create(gpu::Device& device,
-                                                         const DecoderModel& model,
-                                                         const DecoderSizes& sizes,
-                                                         WeightSource& source);
+    using Created = std::function<void(Result<std::unique_ptr<DecoderMemory>>)>;
+    // Makes all buffers and uploads all weights that `source` gives, layer by layer, as it prepares
+    // them. An error names the size that does not fit this GPU. `model`, `sizes` and `source` are
+    // used until `done` is called. A source that is destroyed before destroys the buffers.
+    static void create(gpu::Device& device, const DecoderModel& model, const DecoderSizes& sizes,
+                       WeightSource& source, Created done);
     ~DecoderMemory();
     DecoderMemory(const DecoderMemory&) = delete;
 
@@ -134,6 +134,8 @@ class DecoderMemory {
   private:
     friend class MemoryBuilder;
     explicit DecoderMemory(gpu::Device& device) : device_(device) {}
+
+    struct Build;
 
     // A part of the weights that is uploaded later, and its place.
     struct Absent {

@@ -72,9 +72,10 @@ struct RoutedRows {
 class GpuDecoder {
   public:
     using TokenIds = std::span<const std::uint32_t>;
-    // Uploads the weights that `source` gives, then compiles the kernels. `source` is not used
-    // after this call has returned; `device` outlives the decoder. Layers that the source did not
-    // have follow by load_layer().
+    // Uploads the weights that `source` gives, layer by layer, as it prepares them; then compiles
+    // the kernels. `source` is not used after it has prepared the last layer; `device` outlives the
+    // decoder. A source that is destroyed before ends the load, and `done` is not called then.
+    // Layers that the source did not have follow by load_layer().
     static void create(gpu::Device& device, const DecoderModel& model,
                        const GpuDecoderOptions& options, WeightSource& source,
                        std::function<void(Result<std::unique_ptr<GpuDecoder>>)> done);
@@ -234,6 +235,7 @@ class GpuDecoder {
   private:
     GpuDecoder(gpu::Device& device, const DecoderModel& model, const DecoderSizes& sizes);
     Status make_readbacks();
+    Status make_paged(EvictedPages& store);
     void write_runs(std::span<const DeltaRun> runs, std::uint32_t lane);
     void write_only_run(const DeltaRun* run, std::uint32_t num_rows);
     void write_copied_rows(const DecoderBatch& rows);

@@ -21,28 +21,30 @@ void GpuDecoder::create(gpu::Device& device, const DecoderModel& model,
                           "pages outside of the GPU's memory are those of one sequence, of a model "
                           "without a gated delta rule"});
 
-    std::unique_ptr<GpuDecoder> decoder(
+    const auto decoder = std::make_shared<std::unique_ptr<GpuDecoder>>(
         new GpuDecoder(device, model, decoder_sizes_of(device.adapter(), model, options)));
-    auto memory = DecoderMemory::create(device, decoder->model_, decoder->sizes_, source);
-    if (!memory.ok()) return done(memory.error());
-    decoder->memory_ = std::move(*memory);
-    decoder->lanes_.resize(decoder->sizes_.lanes);
-    if (const Status made = decoder->make_readbacks(); !made.ok()) return done(made.error());
-    if (!decoder->is_paged())
-        return create_ops(std::make_shared<std::unique_ptr<GpuDecoder>>(std::move(decoder)),
-                          std::move(done));
+    DecoderMemory::create(
+        device, (*decoder)->model_, (*decoder)->sizes_, source,
+        [decoder, store = options.evicted,
+         done = std::move(done)](Result<std::unique_ptr<DecoderMemory>> memory) mutable {
+            if (!memory.ok()) return done(memory.error());
+            GpuDecoder& self = **decoder;
+            self.memory_ = std::move(*memory);
+            self.lanes_.resize(self.sizes_.lanes);
+            if (const Status made = self.make_readbacks(); !made.ok()) return done(made.error());
+            create_ops(decoder,
+                       [store, done = std::move(done)](Result<std::unique_ptr<GpuDecoder>> made) {
+                           if (made.ok() && (*made)->is_paged())
+                               if (const Status ready = (*made)->make_paged(*store); !ready.ok())
+                                   return done(ready.error());
+                           done(std::move(made));
+                       });
+        });
+}
 
-    EvictedPages& store = *options.evicted;
-    create_ops(std::make_shared<std::unique_ptr<GpuDecoder>>(std::move(decoder)),
-               [&store, done = std::move(done)](Result<std::unique_ptr<GpuDecoder>> made) {
-                   if (!made.ok()) return done(std::move(made));
-                   GpuDecoder& self = **made;
-                   self.paged_ = std::make_unique<PagedSteps>(
-                       self.device_, self.model_, self.sizes_, *self.memory_, self.ops(), store);
-                   if (const Status ready = self.paged_->create(); !ready.ok())
-                       return done(ready.error());
-                   done(std::move(made));
-               });
+Status GpuDecoder::make_paged(EvictedPages& store) {
+    paged_ = std::make_unique<PagedSteps>(device_, model_, sizes_, *memory_, ops(), store);
+    return paged_->create();
 }
 
 // Creates the kernels of the next lane, one lane after the other. All lanes have the same kernels,

@@ -1,6 +1,7 @@
 #include "web-worker/spans/span_weights.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "protocol/text.h"
 
@@ -92,6 +93,17 @@ DecoderModel SpanWeights::model(std::uint32_t context_tokens) const {
 
 void SpanWeights::add_expert(std::uint32_t index, std::uint32_t expert, Bytes blob) {
     experts_[{index, expert}] = std::move(blob);
+}
+
+void SpanWeights::prepare(std::uint32_t layer, std::function<void(Status)> then) {
+    if (!get_) return then({});
+    then_ = std::move(then);
+    const auto get = get_;
+    get(layer);
+}
+
+void SpanWeights::prepared(Status status) {
+    if (const auto then = std::exchange(then_, nullptr)) then(std::move(status));
 }
 
 Status SpanWeights::read(const WeightPart& part, const Append& append) {

@@ -1,5 +1,5 @@
-// The weights of a span in this machine's memory: the blobs of its layers (protocol/span_layer.h)
-// and of their experts, while the GPU's decoder loads them.
+// The weights of a span in this machine's memory, while the GPU's decoder loads them: the blobs of
+// its layers (protocol/span_layer.h), and of the experts of one layer at a time.
 #pragma once
 
 #include <functional>
@@ -20,12 +20,22 @@ class SpanWeights : public WeightSource {
     // Describes the span for the decoder. Its layer 0 is the span's first layer.
     DecoderModel model(std::uint32_t context_tokens) const;
     const std::vector<SpanLayer>& layers() const { return layers_; }
+    // Sets the function that gets the experts of a layer, counted from the span's first, and then
+    // calls prepared(). Without it all experts are here.
+    void on_prepare(std::function<void(std::uint32_t index)> get) { get_ = std::move(get); }
     void add_expert(std::uint32_t index, std::uint32_t expert, Bytes blob);
+    // The experts of the layer are here, or cannot be had: the load goes on, or ends. The end of
+    // the load may destroy this object.
+    void prepared(Status status);
+    // True while the decoder waits for prepared(). The buffers that it has made are destroyed with
+    // this object then.
+    bool waits() const { return then_ != nullptr; }
     // Sets the function that placed() calls. The layers of the arenas count from the span's first.
     void on_placed(std::function<Status(const ExpertArena&)> placed) {
         placed_ = std::move(placed);
     }
 
+    void prepare(std::uint32_t layer, std::function<void(Status)> then) override;
     Status read(const WeightPart& part, const Append& append) override;
     Status placed(const ExpertArena& arena) override { return placed_ ? placed_(arena) : Status{}; }
 
@@ -34,6 +44,8 @@ class SpanWeights : public WeightSource {
     std::vector<SpanLayer> layers_;  // borrow from blobs_
     std::map<std::pair<std::uint32_t, std::uint32_t>, Bytes> experts_;
     std::function<Status(const ExpertArena&)> placed_;
+    std::function<void(std::uint32_t)> get_;
+    std::function<void(Status)> then_;
 };
 
 }  // namespace moex

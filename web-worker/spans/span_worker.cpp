@@ -113,11 +113,10 @@ class SpanWorker : public SpanHost {
     }
 
     void drop() {
-        ++load_;
+        const std::uint64_t load = load_++;
         waiting_.clear();
         wanted_.reset();
         is_assigned_ = false;
-        weights_.reset();
         layer_blobs_.clear();
         const bool had_memory = std::exchange(needed_bytes_, 0) > 0;
         is_reported_ = false;
@@ -126,6 +125,9 @@ class SpanWorker : public SpanHost {
         if (std::exchange(is_computing_, false))
             dropped_.push_back({std::move(decoder_), decoder_load_});
         const auto alive = life_.watch();
+        if (weights_ && weights_->waits()) context_.end_lending(load, true);
+        if (!alive.alive()) return;
+        weights_.reset();
         if (decoder_) context_.end_lending(decoder_load_, true);
         if (!alive.alive()) return;
         decoder_.reset();
@@ -153,7 +155,7 @@ class SpanWorker : public SpanHost {
                     fetch(
                         layer.blob, layer.size_bytes,
                         [this, i](Bytes blob) { layer_blobs_[i] = std::move(blob); },
-                        [this] { fetch_experts(); });
+                        [this] { begin_load(); });
                 });
     }
 
@@ -171,22 +173,26 @@ class SpanWorker : public SpanHost {
             });
     }
 
-    void fetch_experts() {
-        auto weights = SpanWeights::of_layers(std::move(layer_blobs_), wanted_->first_layer);
-        layer_blobs_.clear();
-        if (!weights.ok() || !is_of_model(weights->layers().front())) return refuse();
-        weights_ = std::make_unique<SpanWeights>(std::move(*weights));
+    // Fetches the experts of a layer, counted from the span's first, and lets the decoder load
+    // them.
+    void fetch_experts(std::uint32_t index) {
+        missing_ = context_.welcome.limits.num_experts;
+        // An expert that cannot be had ends this load, also in the midst of the loop.
+        const std::vector<Sha256> experts = weights_->layers()[index].experts;
+        const std::uint64_t load = load_;
+        for (std::uint32_t expert = 0; expert < experts.size() && load == load_; ++expert)
+            fetch(
+                experts[expert], context_.welcome.expert_blob_bytes,
+                [this, index, expert](Bytes blob) {
+                    weights_->add_expert(index, expert, std::move(blob));
+                },
+                [this, index] { place_layer(index); });
+    }
 
-        const auto num_layers = static_cast<std::uint32_t>(weights_->layers().size());
-        missing_ = std::size_t{num_layers} * context_.welcome.limits.num_experts;
-        for (std::uint32_t i = 0; i < num_layers; ++i)
-            for (std::uint32_t expert = 0; expert < context_.welcome.limits.num_experts; ++expert)
-                fetch(
-                    weights_->layers()[i].experts[expert], context_.welcome.expert_blob_bytes,
-                    [this, i, expert](Bytes blob) {
-                        weights_->add_expert(i, expert, std::move(blob));
-                    },
-                    [this] { load(); });
+    // Lets the decoder load a layer whose weights are here.
+    void place_layer(std::uint32_t index) {
+        const std::uint64_t load = load_;
+        if (reserve_beside_held(index) && load == load_) weights_->prepared({});
     }
 
     bool is_of_model(const SpanLayer& layer) const {
@@ -199,16 +205,23 @@ class SpanWorker : public SpanHost {
                layer.group_size == welcome.expert_shape.group_size;
     }
 
-    // Chooses the number of pages, and loads the weights.
-    void load() {
+    // Chooses the number of pages, and begins to load the weights.
+    void begin_load() {
+        auto weights = SpanWeights::of_layers(std::move(layer_blobs_), wanted_->first_layer);
+        layer_blobs_.clear();
+        if (!weights.ok() || !is_of_model(weights->layers().front())) return refuse();
+        weights_ = std::make_unique<SpanWeights>(std::move(*weights));
+
         const DecoderModel model = weights_->model(wanted_->context_tokens);
         GpuDecoderOptions options{.rows_max = step_rows, .kv_kind = KvKind::f16};
         if (SpanDecoder::rows_of_a_frame(model) == 0) return refuse();
         const std::uint64_t needed = choose_sizes(model, options);
         if (needed == 0 || needed > context_.bytes_max) return refuse();
 
-        if (!reserve_beside_held(needed)) return;
         needed_bytes_ = needed;
+        const std::uint64_t load_before = load_;
+        if (!reserve_beside_held(0) || load_before != load_) return;
+        weights_->on_prepare([this](std::uint32_t index) { fetch_experts(index); });
         weights_->on_placed([this](const ExpertArena& arena) {
             return context_.lend(
                 {.owner = load_,
@@ -229,17 +242,20 @@ class SpanWorker : public SpanHost {
             });
     }
 
-    // Reserves the memory of the span without that of the experts which the worker holds: these
-    // move from their slots to the span while it is loaded. Returns false if this object is
-    // destroyed.
-    bool reserve_beside_held(std::uint64_t needed) {
-        const std::uint32_t first = wanted_->first_layer,
-                            end = first + static_cast<std::uint32_t>(wanted_->layers.size());
+    // Reserves the memory of the span without that of the experts of its layers from `index` on
+    // which the worker holds: these move from their slots to the span while it is loaded. Returns
+    // false if this object is destroyed.
+    bool reserve_beside_held(std::uint32_t index) {
+        const std::uint64_t load = load_, needed = needed_bytes_;
+        const std::uint32_t first = wanted_->first_layer + index,
+                            end = wanted_->first_layer +
+                                  static_cast<std::uint32_t>(wanted_->layers.size());
         const auto alive = life_.watch();
         // A reservation may make the worker release some of these experts.
         for (std::uint64_t held = context_.held(first, end), before = held + 1; held < before;) {
             context_.reserve(needed - held * context_.welcome.expert_blob_bytes);
             if (!alive.alive()) return false;
+            if (load != load_) return true;
             before = std::exchange(held, context_.held(first, end));
         }
         return true;
