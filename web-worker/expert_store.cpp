@@ -23,7 +23,8 @@ ExpertStore::ExpertStore(gpu::Device& device, std::uint64_t blob_bytes, std::uin
       blob_bytes_(blob_bytes),
       layer_units_(options.layer_units),
       budget_bytes_(budget_bytes) {
-    slots_per_arena_ = arena_bytes_max(device.adapter(), options) / blob_bytes;
+    slots_per_arena_ = std::min<std::uint64_t>(
+        arena_bytes_max(device.adapter(), options) / blob_bytes, slots_stride);
     if (layer_units_ > 0 && slots_per_arena_ > layer_units_)
         slots_per_arena_ -= slots_per_arena_ % layer_units_;
 }
@@ -54,7 +55,7 @@ Status ExpertStore::resize(std::uint64_t budget_bytes) {
 Status ExpertStore::shrink_last_arena() {
     const std::size_t last = arenas_.size() - 1;
     const gpu::BufferId old = arenas_[last];
-    const auto first = static_cast<std::uint32_t>(last * slots_per_arena_);
+    const std::uint32_t first = first_slot_of(last);
     const std::uint32_t elsewhere = slots_made_ - arena_slots_[last];
     const std::uint32_t kept = own_slots_max() - std::min(own_slots_max(), elsewhere);
 
@@ -98,7 +99,7 @@ gpu::Command ExpertStore::copy_to_slot(gpu::BufferId from, std::uint64_t from_by
     copy.source = from;
     copy.source_offset_bytes = from_bytes;
     copy.target = arenas_[arena_of(slot)];
-    copy.target_offset_bytes = slot % slots_per_arena_ * blob_bytes_;
+    copy.target_offset_bytes = offset_bytes_of(slot);
     copy.size_bytes = blob_bytes_;
     return copy;
 }
@@ -121,14 +122,19 @@ Status ExpertStore::reserve_slots(std::uint32_t num_slots) {
 
         MOEX_ASSIGN(arena, device_.create_buffer(slots * blob_bytes_, gpu::BufferUsage::storage,
                                                  "experts"));
-        const auto first = static_cast<std::uint32_t>(arenas_.size() * slots_per_arena_);
-
-        arenas_.push_back(arena);
-        arena_slots_.push_back(slots);
-        for (std::uint32_t i = 0; i < slots; ++i) free_.insert(free_.end(), first + i);
-        slots_made_ += slots;
+        add_arena(arena, slots);
     }
     return {};
+}
+
+// Adds an arena whose slots are all free. Returns its first slot.
+std::uint32_t ExpertStore::add_arena(gpu::BufferId buffer, std::uint32_t num_slots) {
+    const std::uint32_t first = first_slot_of(arenas_.size());
+    arenas_.push_back(buffer);
+    arena_slots_.push_back(num_slots);
+    for (std::uint32_t i = 0; i < num_slots; ++i) free_.insert(free_.end(), first + i);
+    slots_made_ += num_slots;
+    return first;
 }
 
 Status ExpertStore::put(Unit unit, ByteView blob) {
@@ -139,7 +145,7 @@ Status ExpertStore::put(Unit unit, ByteView blob) {
         return {};
     }
     MOEX_ASSIGN(slot, make_slot(unit, blob.size()));
-    device_.write_buffer(arenas_[arena_of(slot)], slot % slots_per_arena_ * blob_bytes_, blob);
+    device_.write_buffer(arenas_[arena_of(slot)], offset_bytes_of(slot), blob);
     return {};
 }
 
@@ -152,7 +158,7 @@ Result<bool> ExpertStore::put_held(Unit unit, const HeldBlob& blob, bool is_pref
     }
     MOEX_ASSIGN(slot, make_slot(unit, blob.bytes.size()));
     const gpu::BufferId arena = arenas_[arena_of(slot)];
-    const std::uint64_t offset_bytes = slot % slots_per_arena_ * blob_bytes_;
+    const std::uint64_t offset_bytes = offset_bytes_of(slot);
     const std::uint64_t transfer = device_.transfer(
         arena, offset_bytes, blob.bytes,
         is_prefetch ? gpu::TransferKind::prefetch : gpu::TransferKind::awaited,
@@ -185,7 +191,7 @@ Result<std::uint32_t> ExpertStore::make_slot(Unit unit, std::uint64_t blob_bytes
 }
 
 std::set<std::uint32_t>::const_iterator ExpertStore::first_free(std::uint32_t arena) const {
-    return free_.lower_bound(static_cast<std::uint32_t>(arena * slots_per_arena_));
+    return free_.lower_bound(first_slot_of(arena));
 }
 
 bool ExpertStore::has_room(std::uint32_t arena) const {
@@ -273,24 +279,52 @@ std::uint32_t ExpertStore::lend(const LentUnits& units) {
     return num_held;
 }
 
-std::vector<Unit> ExpertStore::end_lending(std::uint64_t owner, bool is_readable) {
-    // Find the units that no other span has.
-    std::vector<LentUnits> left;
-    std::copy_if(lent_.begin(), lent_.end(), std::back_inserter(left),
-                 [&](const LentUnits& one) { return one.owner != owner; });
-    const std::vector<LentUnits> before = std::exchange(lent_, std::move(left));
-    std::vector<Unit> homeless;
+// Returns the experts that a span had and that no span has now.
+std::vector<Unit> ExpertStore::homeless_units() const {
+    std::vector<Unit> all;
     for (const auto& [unit, placed] : slots_)
-        if (placed.is_lent && !is_lent(unit)) homeless.push_back(unit);
+        if (placed.is_lent && !is_lent(unit)) all.push_back(unit);
+    return all;
+}
 
+// Makes the buffer of a span that ends an arena, if it has some of these experts and the budget has
+// room for all of it.
+void ExpertStore::take_over(const LentUnits& units, const std::vector<Unit>& homeless) {
+    const bool is_used = std::any_of(homeless.begin(), homeless.end(),
+                                     [&](Unit unit) { return units.contains(unit); });
+    const std::uint64_t slots = std::uint64_t{slots_made_} + units.num_units;
+    if (!is_used || slots * blob_bytes_ > budget_bytes_) return;
+
+    units.give_up();
+    const std::uint32_t first = add_arena(units.buffer, units.num_units);
+    for (const Unit unit : homeless) {
+        if (!units.contains(unit)) continue;
+        const std::uint32_t slot = first + (unit.expert - units.first.expert);
+        free_.erase(slot);
+        slots_[unit] = {.slot = slot};
+        --num_lent_;
+    }
+    if (layer_units_ > 0) homes_[units.first.layer] = arena_of(first);
+}
+
+std::vector<Unit> ExpertStore::end_lending(std::uint64_t owner, bool is_readable) {
+    std::vector<LentUnits> ended, others;
+    std::partition_copy(lent_.begin(), lent_.end(), std::back_inserter(ended),
+                        std::back_inserter(others),
+                        [&](const LentUnits& one) { return one.owner == owner; });
+    lent_ = std::move(others);
+    if (is_readable)
+        for (const LentUnits& one : ended) take_over(one, homeless_units());
+
+    // Copy the experts whose buffers exceed the budget.
+    const std::vector<Unit> homeless = homeless_units();
     if (is_readable) (void)reserve_slots(num_units() - num_lent_ + homeless.size());
     std::vector<gpu::Command> copies;
     std::vector<Unit> lost;
     for (const Unit unit : homeless) {
         drop(unit);
-        const auto from = std::find_if(before.begin(), before.end(), [&](const LentUnits& one) {
-            return one.owner == owner && one.contains(unit);
-        });
+        const auto from = std::find_if(ended.begin(), ended.end(),
+                                       [&](const LentUnits& one) { return one.contains(unit); });
         const auto slot = is_readable && num_units() < slots_max()
                               ? make_slot(unit, blob_bytes_)
                               : Result<std::uint32_t>(Error{ErrorCode::no_space, "no slot"});
@@ -314,8 +348,7 @@ std::optional<ExpertSlot> ExpertStore::find(Unit unit) const {
         return ExpertSlot{static_cast<std::uint32_t>(arenas_.size() + arena),
                           (unit.expert - lent_[arena].first.expert) * words, 0};
     }
-    return ExpertSlot{arena_of(slot), static_cast<std::uint32_t>(slot % slots_per_arena_) * words,
-                      transfer};
+    return ExpertSlot{arena_of(slot), slot % slots_stride * words, transfer};
 }
 
 std::vector<Unit> ExpertStore::units() const {

@@ -6,7 +6,9 @@
 //
 // A span computes with the same blobs (web-worker/spans). Two copies would take twice the memory,
 // so the store uses the span's buffers as further arenas, which it does not own. An expert there
-// takes no slot, and the numbers of slots and bytes include it.
+// takes no slot, and the numbers of slots and bytes include it. When the span ends, such a buffer
+// becomes an arena of the store as it is: copies to other slots would need their memory before the
+// span has freed its own.
 #pragma once
 
 #include <algorithm>
@@ -97,8 +99,20 @@ class ExpertStore : public UnitStore {
     gpu::Command copy_to_slot(gpu::BufferId from, std::uint64_t from_bytes,
                               std::uint32_t slot) const;
     Status shrink_last_arena();
-    std::uint32_t arena_of(std::uint32_t slot) const {
-        return static_cast<std::uint32_t>(slot / slots_per_arena_);
+    std::uint32_t add_arena(gpu::BufferId buffer, std::uint32_t num_slots);
+    std::vector<Unit> homeless_units() const;
+    void take_over(const LentUnits& units, const std::vector<Unit>& homeless);
+
+    // Slots are numbered by arena: slot 3 of arena 2 is number 2 * slots_stride + 3. A span's
+    // buffer may have more experts than slots_per_arena_.
+    static constexpr std::uint32_t slots_stride = 1u << 24;
+    static_assert(std::uint64_t{arenas_max} * slots_stride < 1ull << 32, "a slot has 32 bits");
+    static std::uint32_t first_slot_of(std::size_t arena) {
+        return static_cast<std::uint32_t>(arena * slots_stride);
+    }
+    static std::uint32_t arena_of(std::uint32_t slot) { return slot / slots_stride; }
+    std::uint64_t offset_bytes_of(std::uint32_t slot) const {
+        return slot % slots_stride * blob_bytes_;
     }
     Result<std::uint32_t> make_slot(Unit unit, std::uint64_t blob_bytes);
     std::uint32_t take_slot(std::uint16_t layer);
@@ -109,8 +123,8 @@ class ExpertStore : public UnitStore {
     gpu::Device& device_;
     std::uint64_t blob_bytes_;
     std::uint32_t layer_units_;
-    std::uint64_t slots_per_arena_ = 0;
-    std::uint64_t budget_bytes_;  // for own slots
+    std::uint64_t slots_per_arena_ = 0;  // the most slots of an arena that this class makes
+    std::uint64_t budget_bytes_;         // for own slots
     std::uint32_t slots_made_ = 0;
     std::vector<gpu::BufferId> arenas_;
     std::vector<std::uint32_t> arena_slots_;  // number of slots of each arena, by index in arenas_

@@ -27,8 +27,8 @@ struct SpanContext {
     // of the layers [first, end) it holds in slots, and room() the memory that a span of these layers can
     // take without any other expert that is assigned giving way. lend() makes the worker compute
     // with the experts in a buffer of the span, and frees their slots, whose memory counts as the
-    // span's from then on. Before the buffers of a load are destroyed, end_lending() makes the
-    // worker go on without them; `is_readable`: the experts can still be copied from there.
+    // span's from then on. Before a load ends, end_lending() makes the worker go on without it. If
+    // the buffers are still there (`is_readable`), the worker takes over those that it needs.
     std::function<std::uint32_t(std::uint32_t first_layer, std::uint32_t end_layer)> held;
     std::function<std::uint64_t(std::uint32_t first_layer, std::uint32_t end_layer)> room;
     std::function<Status(const LentUnits& units)> lend;

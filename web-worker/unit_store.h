@@ -20,6 +20,8 @@ struct LentUnits {
     Unit first;
     std::uint32_t num_units = 0;
     gpu::BufferId buffer;
+    // Makes the store the owner of the buffer, which the span would destroy.
+    std::function<void()> give_up;
 
     bool contains(Unit unit) const {
         return unit.layer == first.layer && unit.expert >= first.expert &&
@@ -66,8 +68,10 @@ class UnitStore {
     virtual std::uint32_t lend([[maybe_unused]] const LentUnits& units) { return 0; }
     // Returns true if the unit needs no slot, because a span has it.
     virtual bool is_lent([[maybe_unused]] Unit unit) const { return false; }
-    // Called before `owner` frees its buffers. Copies the experts that the store uses there to free
-    // slots, if the buffers are still readable. Returns the others, which are dropped.
+    // Called before `owner` frees its buffers. If they are still readable, the store takes over
+    // each buffer with experts that it uses, so that these take memory once here, too. It copies
+    // experts to slots if its budget has no room for all of their buffer. Returns the others, which
+    // are dropped.
     virtual std::vector<Unit> end_lending([[maybe_unused]] std::uint64_t owner,
                                           [[maybe_unused]] bool is_readable) {
         return {};

@@ -40,8 +40,8 @@ void WorkerCore::resume() {
 void WorkerCore::set_budget(std::uint64_t budget_bytes) {
     WorkerCoreState& s = *state_;
     if (s.report.status.budget_bytes == budget_bytes) return;
-    // A span that is too large for the new limit ends first, while the old one holds: its experts
-    // move to slots, and resize() drops those for which there is no more room.
+    // A span that is too large for the new limit ends first, while the old one holds: the store
+    // takes its experts over, and resize() drops those for which there is no more room.
     if (s.model && s.model->spans && !s.over)
         s.model->spans->set_bytes_max(s.spans_bytes(budget_bytes));
     s.report.status.budget_bytes = budget_bytes;

@@ -428,7 +428,9 @@ class LentUnitsTest : public testing::Test {
             device_->write_buffer(span_, i * blob_bytes,
                                   Bytes(blob_bytes, static_cast<std::byte>(i)));
     }
-    ~LentUnitsTest() override { device_->destroy_buffer(span_); }
+    ~LentUnitsTest() override {
+        if (!is_given_up_) device_->destroy_buffer(span_);
+    }
     static Unit unit(std::uint16_t i) {
         return {static_cast<std::uint16_t>(5 + i / 4), static_cast<std::uint16_t>(i % 4)};
     }
@@ -463,7 +465,11 @@ class LentUnitsTest : public testing::Test {
     ExpertStore store_{*device_, blob_bytes, 8 * blob_bytes, {.layer_units = 4}};
     gpu::BufferId span_ =
         device_->create_buffer(4 * blob_bytes, gpu::BufferUsage::storage, "span").value();
-    LentUnits lent_{.owner = 1, .first = {5, 0}, .num_units = 4, .buffer = span_};
+    bool is_given_up_ = false;
+    LentUnits lent_{
+        .owner = 1, .first = {5, 0}, .num_units = 4, .buffer = span_, .give_up = [this] {
+            is_given_up_ = true;
+        }};
 };
 
 TEST_F(LentUnitsTest, ExpertsOfASpanTakeMemoryOnce) {
@@ -487,11 +493,62 @@ TEST_F(LentUnitsTest, ExpertsOfASpanTakeMemoryOnce) {
     for (std::size_t i = 0; i < 8; ++i) EXPECT_EQ(order[i].layer, i < 4 ? 6 : 5) << i;
 }
 
-TEST_F(LentUnitsTest, ExpertsMoveToSlotsBeforeTheSpanEnds) {
+TEST_F(LentUnitsTest, BufferOfASpanBecomesAnArena) {
+    store_.lend(lent_);
+    ASSERT_TRUE(store_.resize(4 * blob_bytes).ok());
+    ASSERT_TRUE(store_.resize(8 * blob_bytes).ok());
+    const std::uint64_t before = bytes_of_device();
+    store_.drop(unit(1));
+    EXPECT_TRUE(store_.end_lending(1, true).empty());
+    EXPECT_EQ(bytes_of_device(), before);
+    EXPECT_EQ(store_.arenas().back().value, span_.value);
+    EXPECT_TRUE(is_given_up_) << "the store destroys the buffer";
+    EXPECT_EQ(store_.num_units(), 7u);
+    EXPECT_EQ(store_.slots_max(), 8u);
+    expect_right_contents();
+
+    // The place of the dropped expert is a free slot, and the buffer shrinks as every arena does.
+    EXPECT_TRUE(store_.put(unit(1), Bytes(blob_bytes, std::byte{1})).ok());
+    EXPECT_EQ(bytes_of_device(), before);
+    expect_right_contents();
+    store_.drop(unit(0));
+    store_.drop(unit(7));
+    ASSERT_TRUE(store_.resize(6 * blob_bytes).ok());
+    EXPECT_EQ(bytes_of_device(), before - 2 * blob_bytes);
+    expect_right_contents();
+}
+
+// A GPU's binding may have room for more experts than an arena that the store makes.
+TEST_F(LentUnitsTest, BufferOfASpanMayExceedTheStoresArenas) {
+    ExpertStore small(*device_, blob_bytes, 8 * blob_bytes,
+                      {.layer_units = 4, .arena_bytes_max = 3 * blob_bytes});
+    for (std::uint16_t i = 0; i < 8; ++i) ASSERT_TRUE(small.put(unit(i), Bytes(blob_bytes)).ok());
+    small.lend(lent_);
+    ASSERT_TRUE(small.resize(4 * blob_bytes).ok());
+    ASSERT_TRUE(small.resize(8 * blob_bytes).ok());
+    const std::uint64_t before = bytes_of_device();
+    EXPECT_TRUE(small.end_lending(1, true).empty());
+    EXPECT_EQ(bytes_of_device(), before);
+    std::set<std::pair<std::uint32_t, std::uint32_t>> places;
+    for (const Unit one : small.units()) {
+        const ExpertSlot slot = *small.find(one);
+        places.emplace(slot.arena, slot.blob_word);
+        if (one.layer == 5) {
+            EXPECT_EQ(small.arenas().at(slot.arena).value, span_.value);
+            EXPECT_EQ(slot.blob_word, one.expert * blob_bytes / 4);
+        }
+    }
+    EXPECT_EQ(places.size(), 8u);
+}
+
+// The next span of the worker has most of its memory already.
+TEST_F(LentUnitsTest, ExpertsMoveToSlotsIfTheirBufferExceedsTheBudget) {
     store_.lend(lent_);
     ASSERT_TRUE(store_.resize(4 * blob_bytes).ok());
     ASSERT_TRUE(store_.resize(7 * blob_bytes).ok());
+    const std::uint64_t before = bytes_of_device();
     EXPECT_EQ(store_.end_lending(1, true), std::vector{unit(3)}) << "there are seven slots";
+    EXPECT_EQ(bytes_of_device(), before + 3 * blob_bytes);
     EXPECT_EQ(store_.num_units(), 7u);
     EXPECT_EQ(store_.slots_max(), 7u);
     expect_right_contents();

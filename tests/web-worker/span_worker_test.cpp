@@ -14,6 +14,9 @@ const SpannedModel& demo_model() {
     return model;
 }
 
+// The most bytes of the uniforms of arenas, which stay.
+constexpr std::uint64_t places_bytes = 1024;
+
 WorkerOptions with_spans() {
     WorkerOptions options;
     options.make_spans = make_span_worker;
@@ -66,6 +69,13 @@ class SpanStage : public Stage {
 
     std::uint64_t blob_bytes() const { return model_.package->expert_blob_bytes(); }
     std::uint64_t device_bytes() const { return device->counters().buffer_bytes; }
+    // Runs `change`. Returns by how much the memory grew above its size before, at most.
+    template <class Change>
+    std::uint64_t growth_during(Change change) {
+        const std::uint64_t before = device->peak_bytes = device_bytes();
+        change();
+        return device->peak_bytes - before;
+    }
     Unit unit(std::uint32_t layer, std::uint32_t expert) const {
         return {static_cast<std::uint16_t>(layer), static_cast<std::uint16_t>(expert)};
     }
@@ -176,8 +186,8 @@ TEST(SpanWorkerTest, PromotedWorkerLoadsNoExpertTwice) {
     EXPECT_EQ(stage.status().units_ready, num_units);
     EXPECT_EQ(stage.answers(), wanted);
 
-    // The span is taken back: its experts move to slots, the memory is that from before, and the
-    // hub learns that experts may use all of it again.
+    // The span is taken back: its experts stay, the memory is that from before, and the hub learns
+    // that experts may use all of it again.
     stage.sent.clear();
     stage.give(encode_span_release(1));
     ASSERT_TRUE(stage.has_sent(FrameType::budget));
@@ -186,9 +196,8 @@ TEST(SpanWorkerTest, PromotedWorkerLoadsNoExpertTwice) {
     EXPECT_TRUE(whole.dropped.empty());
     EXPECT_EQ(stage.status().units_ready, num_units);
     EXPECT_EQ(stage.answers(), wanted);
-    constexpr double place_bytes = 1024;  // uniforms of an arena, which stay
     EXPECT_NEAR(static_cast<double>(stage.device_bytes()), static_cast<double>(before),
-                place_bytes);
+                static_cast<double>(places_bytes));
 }
 
 // A worker without room beside its experts drops some of other layers and says so.
@@ -213,6 +222,92 @@ TEST(SpanWorkerTest, WorkerWithoutRoomReportsWhatItDropped) {
             EXPECT_EQ(stage.answer(unit), wanted[layer]) << layer;
 }
 
+// A worker that a span of five layers leaves, with all experts of the model.
+class SpanEndTest : public testing::Test {
+  protected:
+    void SetUp() override {
+        stage_.assign_all();
+        wanted_ = stage_.answers();
+        before_ = stage_.device_bytes();
+        begin();
+    }
+    void begin() { ASSERT_GT(stage_.promote(range, 4 << 20).num_pages, 0u); }
+    void end() {
+        stage_.sent.clear();
+        stage_.give(encode_span_release(++spans_ended_));
+        stage_.run_until([&] { return stage_.has_sent(FrameType::budget); });
+    }
+    // All experts are still held, and the memory is that from before the span.
+    void expect_experts_only() {
+        stage_.run_until_shown();
+        EXPECT_EQ(stage_.status().units_ready, num_units);
+        EXPECT_EQ(stage_.answers(), wanted_);
+        EXPECT_LE(stage_.device_bytes(), before_ + places_bytes);
+    }
+
+    static constexpr Range range{2, 7};
+    const ModelConfig& config_ = demo_model().package->config();
+    const std::uint32_t num_units = config_.num_layers * config_.num_experts;
+    const std::uint64_t experts_ = num_units * demo_model().package->expert_blob_bytes();
+    SpanStage stage_{experts_ * 2};
+    std::vector<std::vector<float>> wanted_;
+    std::uint64_t before_ = 0;
+    std::uint32_t spans_ended_ = 0;
+};
+
+// Regression: the experts of a span were once copied to slots while the span had its memory, and
+// the worker took more than its lender had allowed.
+TEST_F(SpanEndTest, ExpertsNeedNoSecondPlace) {
+    for (int i = 0; i < 4; ++i) {
+        EXPECT_LE(stage_.growth_during([&] { end(); }), places_bytes) << i;
+        expect_experts_only();
+        if (i < 3) begin();
+    }
+}
+
+TEST_F(SpanEndTest, ExpertsNeedNoSecondPlaceDuringAStep) {
+    stage_.device->hold_reads = true;
+    stage_.give(encode_span_step({.step = 1,
+                                  .span = 1,
+                                  .dtype = Dtype::f32,
+                                  .sequences = {{1, 0, 1}},
+                                  .x = std::vector<float>(config_.hidden_size, 0.5f)},
+                                 config_.hidden_size));
+    ASSERT_EQ(stage_.device->held_reads.size(), 1u);
+    stage_.sent.clear();
+    const std::uint64_t held = stage_.device_bytes();
+    EXPECT_LE(stage_.growth_during([&] {
+        stage_.give(encode_span_release(1));
+        EXPECT_EQ(stage_.device_bytes(), held) << "the step is computed";
+        stage_.device->release_reads();
+        stage_.run_until([&] { return stage_.has_sent(FrameType::budget); });
+    }),
+              places_bytes);
+    expect_experts_only();
+}
+
+// The hub has released some of the experts, so their places are free for others.
+TEST_F(SpanEndTest, ReleasedExpertsLeaveFreeSlots) {
+    std::vector<Unit> released;
+    for (std::uint32_t layer = 3; layer < 6; ++layer)
+        for (std::uint32_t expert = 0; expert < config_.num_experts; expert += layer - 1)
+            released.push_back(stage_.unit(layer, expert));
+    stage_.give(encode_release(released));
+    EXPECT_LE(stage_.growth_during([&] { end(); }), places_bytes);
+    stage_.run_until_shown();
+    EXPECT_EQ(stage_.status().units_ready, num_units - released.size());
+
+    EXPECT_LE(stage_.growth_during([&] { stage_.assign_all(); }), places_bytes);
+    expect_experts_only();
+}
+
+// The experts of an arena that the next span takes over are freed before those of the next layer.
+TEST_F(SpanEndTest, NextSpanNeedsASecondPlaceForOneLayer) {
+    const std::uint64_t layer_bytes = config_.num_experts * stage_.blob_bytes();
+    EXPECT_LE(stage_.growth_during([&] { stage_.promote({4, 8}, 4 << 20); }), layer_bytes);
+    EXPECT_EQ(stage_.answers(), wanted_);
+}
+
 // The lender lowers the limit below the span, and below the experts of the other layers.
 TEST(SpanWorkerTest, LowerLimitEndsASpanAndDropsExperts) {
     const ModelConfig& config = demo_model().package->config();
@@ -223,7 +318,7 @@ TEST(SpanWorkerTest, LowerLimitEndsASpanAndDropsExperts) {
     const auto wanted = stage.answers();
     ASSERT_GT(stage.promote({2, 7}, 4 << 20).num_pages, 0u);
     stage.sent.clear();
-    stage.core->set_budget(experts / 3);
+    EXPECT_LE(stage.growth_during([&] { stage.core->set_budget(experts / 3); }), places_bytes);
     stage.run_until([&] { return stage.status().units_ready <= num_units / 3; });
     std::set<Unit> dropped;
     for (const Bytes& frame : stage.sent)

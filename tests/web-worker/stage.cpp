@@ -96,7 +96,9 @@ Result<gpu::BufferId> FragileDevice::create_buffer(std::uint64_t size_bytes, gpu
                                                    std::string_view label) {
     if (counters().buffer_bytes + size_bytes > memory_bytes_)
         break_down(text(size_bytes, " bytes for ", label), gpu::LossKind::out_of_memory);
-    return device_.create_buffer(size_bytes, usage, label);
+    auto made = device_.create_buffer(size_bytes, usage, label);
+    peak_bytes = std::max(peak_bytes, counters().buffer_bytes);
+    return made;
 }
 
 std::uint64_t FragileDevice::transfer(gpu::BufferId buffer, std::uint64_t offset_bytes,

@@ -60,6 +60,7 @@ class FragileDevice : public gpu::DeviceDecorator {
     void release_reads();
     bool hold_reads = false;  // true: readbacks wait until release_reads() is called
     std::vector<std::function<void()>> held_reads;
+    std::uint64_t peak_bytes = 0;  // the most bytes of buffers since a test set it
 
     const gpu::AdapterInfo& adapter() const override { return adapter_; }
     Result<gpu::BufferId> create_buffer(std::uint64_t size_bytes, gpu::BufferUsage usage,

@@ -85,7 +85,10 @@ class MemoryBuilder {
             arena.place = place;
             layer.arenas.push_back(arena);
             if (model_.is_moe(index))
-                MOEX_TRY(source_.placed({index, first, arena.num_experts, arena.buffer}));
+                MOEX_TRY(source_.placed({index, first, arena.num_experts, arena.buffer,
+                                         [&owned = memory_.owned_, buffer = arena.buffer] {
+                                             std::erase(owned, buffer);
+                                         }}));
         }
         return model_.is_moe(index) && model_.shared_size > 0 ? make_shared(index) : Status{};
     }

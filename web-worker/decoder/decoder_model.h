@@ -182,6 +182,8 @@ struct WeightPart {
 struct ExpertArena {
     std::uint32_t layer = 0, first_expert = 0, num_experts = 0;
     gpu::BufferId buffer;
+    // Makes the caller the owner of the buffer. Call it while the decoder exists.
+    std::function<void()> give_up;
 };
 
 // Provides the bytes of weights for the upload.
@@ -201,8 +203,8 @@ class WeightSource {
     // Returns false for a part that read() cannot give yet. Only the parts named `ffn` may be
     // absent; GpuDecoder::load_layer() reads them later.
     virtual bool is_here([[maybe_unused]] const WeightPart& part) const { return true; }
-    // Routed experts of a layer have their place on the GPU, one blob behind the other. The buffer
-    // exists as long as the decoder. An error ends the load.
+    // Routed experts of a layer have their place on the GPU, one blob behind the other. The decoder
+    // destroys the buffer at its end, unless it has given it up. An error ends the load.
     virtual Status placed([[maybe_unused]] const ExpertArena& arena) { return {}; }
 };
 

@@ -228,7 +228,8 @@ class SpanWorker : public SpanHost {
                  .first = {.layer = static_cast<std::uint16_t>(wanted_->first_layer + arena.layer),
                            .expert = static_cast<std::uint16_t>(arena.first_expert)},
                  .num_units = arena.num_experts,
-                 .buffer = arena.buffer});
+                 .buffer = arena.buffer,
+                 .give_up = arena.give_up});
         });
         GpuDecoder::create(
             context_.device, model, options, *weights_,
