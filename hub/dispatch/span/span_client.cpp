@@ -105,20 +105,41 @@ SpanUse SpanClient::use_of(Span& span, const SpanBatch& batch) {
         return bring(span, batch, options_.kv_bytes_at_once) ? SpanUse::away : SpanUse::here;
 
     // Check the worker, or measure it again. One with recurrent states is checked at every step as
-    // long as a check is under way, so that its state stays that of the text.
-    const bool keeps_up = span.is_recurrent() && has_states(span, batch.sequences);
-    const bool measures = keeps_up && span.wants_sample;
+    // long as a check is under way or it has no record, so that its state stays that of the text.
+    const bool has_record = span.trust.is_proven(),
+               keeps_up = span.is_recurrent() && has_states(span, batch.sequences);
+    const bool measures = keeps_up && (span.wants_sample || !has_record);
     if ((span.checking && !keeps_up) ||
         (is_measured && !is_worth && !measures && now < span.probe_at) ||
         (span.is_recurrent() && has_many_checks(span)))
         return SpanUse::here;
     if (!bring(span, batch, options_.kv_bytes_at_once)) return SpanUse::here;
     span.checking = true;
-    if (is_measured && !is_worth) {
-        span.probe_every = std::clamp(2 * span.probe_every, options_.probe_min, options_.probe_max);
+    if (is_measured && !is_worth && now >= span.probe_at) {
+        // States that are sent for each check would cost too much.
+        const bool is_soon = !has_record && !span.is_recurrent();
+        span.probe_every = is_soon ? options_.probe_min
+                                   : std::clamp(2 * span.probe_every, options_.probe_min,
+                                                options_.probe_max);
         span.probe_at = now + span.probe_every;
     }
     return SpanUse::check;
+}
+
+// Checks a standby without a record in the place of the span `first`, if this one is not used
+// because it saves no time: then its own checks are rare. Returns false if it does not.
+bool SpanClient::takes_check(Span& span, const SpanBatch& batch, PlannedSpan& first) {
+    const Span* const other = find(first.id);
+    const auto here = here_[{first.first_layer, first.end_layer}].expected(batch.num_rows),
+               away = other->away.expected(batch.num_rows);
+    const bool is_slow = here && away && to_ms(*away) > options_.worth * to_ms(*here);
+    if (!is_slow || first.use != SpanUse::here || span.trust.is_proven() ||
+        use_of(span, batch) != SpanUse::check)
+        return false;
+    span.standby = true;
+    first.id = span.span.id;
+    first.use = SpanUse::check;
+    return true;
 }
 
 // Prepares a standby of the span `first`: brings keys and values beside the step, and lets it
@@ -187,9 +208,9 @@ std::vector<PlannedSpan> SpanClient::plan(const SpanBatch& batch) {
         if (is_apart)
             plan.push_back({span->span.id, span->span.first_layer, span->span.end_layer, use,
                             use == SpanUse::check && checks_with_weights(*span, batch.num_rows)});
-        for (const PlannedSpan& first : plan)
+        for (PlannedSpan& first : plan)
             if (!is_apart && first.first_layer == span->span.first_layer &&
-                first.end_layer == span->span.end_layer)
+                first.end_layer == span->span.end_layer && !takes_check(*span, batch, first))
                 stand_by(*span, batch, first);
     }
     std::sort(plan.begin(), plan.end(), [](const PlannedSpan& a, const PlannedSpan& b) {

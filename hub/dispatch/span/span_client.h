@@ -4,7 +4,8 @@
 // A new holder is checked first: it computes copies of steps that the hub computes anyway. Later a
 // share of the steps is checked (span_trust.h). The measured times of both sides decide: a span is
 // used where it is predicted to be faster than the hub's own way, which may be its own layers or
-// rounds of experts. A span that is not used is measured again at growing intervals.
+// rounds of experts. A span that is not used is measured again at growing intervals; until its
+// holder has a record, at the shortest one, so that people see soon whether its answers are right.
 //
 // A layer with a gated delta rule has a state instead of keys and values. A worker whose states are
 // not those of the text gets all of them at once, and then computes copies of the steps until it
@@ -165,6 +166,7 @@ class SpanClient : public SpanBackend {
     bool bring(Span& span, const SpanBatch& batch, std::uint64_t bytes_max);
     bool bring_states(Span& span, const SpanBatch& batch);
     bool has_states(const Span& span, std::span<const SpanSequence> sequences) const;
+    bool takes_check(Span& span, const SpanBatch& batch, PlannedSpan& first);
     void stand_by(Span& span, const SpanBatch& batch, const PlannedSpan& first);
     Sent send(Span& span, std::span<const SpanSequence> sequences, std::span<const float> x);
     Span* find(std::uint32_t id);

@@ -51,6 +51,7 @@ void SpanClient::judge(std::uint32_t id, SpanFinding finding, std::string_view w
     if (span == nullptr) return;
     span->is_disputed = false;
     if (finding != SpanFinding::right) {
+        span->probe_at = {};  // the doubt begins with the next step
         const std::lock_guard lock(shown_mutex_);
         ++counters_.wrong;
     }
