@@ -15,16 +15,17 @@
 // them the page would have chosen beside the fastest. A hand-off ends once it takes three times as long as the faster
 // one of the other ways; its time is then such a limit, with a > before it.
 // example: node bench/hand_off_bench.mjs --header
-import { cpSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { basename, join } from "node:path";
 
 import { readFlags } from "./flags.mjs";
 
 process.env.MOEX_BUILD ??= "build";
-const { Hub, build, run } = await import("../tests/browser/support/hub.mjs");
+const { Hub } = await import("../tests/browser/support/hub.mjs");
 const { launch } = await import("../tests/browser/support/tab.mjs");
 const { slowLine } = await import("./slow_line.mjs");
+const { synthChat } = await import("./synth_chat.mjs");
 
 const columns = "model,adapter,rtt_ms,mbit_per_s,prompt_tokens,way,rows,first_token_ms,total_ms,answer_tokens,bytes,"
   + "same";
@@ -45,17 +46,7 @@ let folder = null;
 if (options.shape) {
   folder = mkdtempSync(join(tmpdir(), "moex-hand-off-"));
   options.model = join(folder, options.shape);
-  const dense = ["--hub-dtype", "int8", "--expert-dtype", "bf16"];
-  const made = await run(join(build, "moex-hub"), ["synth", "--shape", options.shape, ...dense, options.model]);
-  if (made.code !== 0) throw new Error(made.stderr);
-  const from = "static/models/demo";
-  const manifest = JSON.parse(readFileSync(join(options.model, "manifest.json"), "utf8"));
-  const demo = JSON.parse(readFileSync(join(from, "manifest.json"), "utf8"));
-  for (const name of ["tokenizer.json", "tokenizer_config.json"]) {
-    cpSync(join(from, name), join(options.model, name));
-    (manifest.files ??= {})[name] = demo.files[name];
-  }
-  writeFileSync(join(options.model, "manifest.json"), JSON.stringify(manifest));
+  await synthChat(options.shape, options.model, ["--hub-dtype", "int8", "--expert-dtype", "bf16"]);
 }
 
 const hub = await Hub.start(["--model", options.model, "--backend", "local", "--speculative", "off",

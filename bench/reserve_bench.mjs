@@ -1,8 +1,9 @@
 // Measures whether contributors make answers slower: the same completions by a hub alone, by a hub with workers that it
 // asks when they are faster (--use-workers auto), and by a hub that always asks them. The hubs answer in turns.
 //   node bench/reserve_bench.mjs [--shape NAME | --model DIR] [--users 1,64] [--tokens N] [--always-tokens N]
-//     [--repeats N] [--workers N] [--worker-args ARGS] [--backend cpu|gpu] [--line RTT_MS,MBIT] [--threads N]
-//     [--hubs LIST] [--header]
+//     [--repeats N] [--workers N] [--worker-args ARGS] [--backend cpu|gpu|tab|tab-cpu] [--line RTT_MS,MBIT]
+//     [--threads N] [--hubs LIST] [--header]
+// --backend tab: tabs of Chromium, each in a browser of its own; tab-cpu: the same without a GPU
 // --line: round trip time and bandwidth between the hub and each worker [200,2]; none: loopback as it is
 // --hubs: the hubs in their order, the first one is the measure [alone,auto,always]; a second "alone" shows the noise
 // --threads: compute threads of each hub, 0: all; --always-tokens: fewer tokens where each one takes seconds
@@ -35,6 +36,15 @@ if (options.shape) {
   if (made.code !== 0) throw new Error(made.stderr);
 }
 
+async function startWorker(url, link) {
+  if (options.backend.startsWith("tab")) {
+    const { startTab } = await import("./bench_tab.mjs");
+    return startTab(link.replace(/^https?:\/\/[^/]+/, url), { webgpu: options.backend === "tab" });
+  }
+  const args = ["--backend", options.backend, ...options["worker-args"].split(" ").filter(Boolean)];
+  return NativeWorker.start({ url, join: link }, args);
+}
+
 // Starts a hub, and its workers unless `use` is "alone". The lines become slow when all workers have their experts.
 async function begin(use) {
   const setup = { use, workers: [], lines: [] };
@@ -44,8 +54,7 @@ async function begin(use) {
     const line = is_near ? null : await slowLine(setup.hub.port);
     if (line) setup.lines.push(line);
     const url = line ? setup.hub.url.replace(/:\d+$/, `:${line.port}`) : setup.hub.url;
-    const args = ["--backend", options.backend, ...options["worker-args"].split(" ").filter(Boolean)];
-    setup.workers.push(await NativeWorker.start({ url, join: setup.hub.join }, args));
+    setup.workers.push(await startWorker(url, setup.hub.join));
   }
   if (setup.workers.length > 0)
     await setup.hub.until(({ workers }) => workers.length === setup.workers.length

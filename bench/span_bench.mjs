@@ -1,10 +1,11 @@
 // Tokens per second with a round trip a layer (experts) and with one for several layers (spans), behind delay lines.
-// Each native worker has a delay line of its own; the hub computes no experts (--local-fallback off) but those of N
-// layers [0], the first and the last ones. Both grains are measured with the same hub and workers, in turns:
-// `moex.spans: "off"` keeps an answer out of spans.
+// Each native worker, or with --tab each tab of Chromium, has a delay line of its own; the hub computes no experts
+// (--local-fallback off) but those of N layers [0], the first and the last ones. Both grains are measured with the
+// same hub and workers, in turns: `moex.spans: "off"` keeps an answer out of spans.
 //   node bench/span_bench.mjs [--shape NAME | --model DIR] [--rtt 0,5,20,50] [--workers 2] [--users 1] [--tokens 48]
 //     [--own-layers N] [--prompt TOKENS] [--mbit R] [--grains both | spans] [--repeat 3] [--budget-mb 4096]
-//     [--drafts off | replay@P] [--late-share P --late-ms X] [--hub-args "ARGS"] [--worker-args "ARGS"] [--header]
+//     [--drafts off | replay@P] [--late-share P --late-ms X] [--hub-args "ARGS"] [--worker-args "ARGS"] [--tab]
+//     [--header]
 // The lines get their round trip time, and with --mbit R Mbit/s in each direction, once all weights are loaded and the
 // spans proven. --grains spans leaves out the rounds of experts. {i} in --worker-args is the worker's number. A share P
 // [0] of the frames on each line, in both directions, is late by X ms [200] more, and what follows it waits.
@@ -39,6 +40,8 @@ const options = {
   "own-layers": "0", prompt: "16", mbit: "0", grains: "both", drafts: "off", "budget-mb": "4096", "late-share": "0",
   "late-ms": "200", "hub-args": "", "worker-args": "",
 };
+const in_tabs = process.argv.includes("--tab");
+if (in_tabs) process.argv.splice(process.argv.indexOf("--tab"), 1);
 const with_header = readFlags("span_bench", options);
 const words = (text) => text.split(" ").filter(Boolean);
 const quantile = (list, q) => [...list].sort((a, b) => a - b)[Math.min(list.length - 1, Math.floor(list.length * q))];
@@ -60,6 +63,11 @@ const config = JSON.parse(readFileSync(join(options.model, "manifest.json"), "ut
 const acceptance = /^replay@([\d.]+)$/.exec(options.drafts)?.[1];
 if (!acceptance && options.drafts !== "off") throw new Error(`--drafts ${options.drafts}: off or replay@P`);
 
+async function openTab(url, link) {
+  const { startTab } = await import("./bench_tab.mjs");
+  return startTab(link.replace(/^https?:\/\/[^/]+/, url), { budget_mb: Number(options["budget-mb"]) });
+}
+
 async function swarm(rtt_ms) {
   const hub = await Hub.start(["--model", options.model, "--local-fallback", "off", "--spans", "auto",
     "--own-layers", options["own-layers"],
@@ -70,9 +78,9 @@ async function swarm(rtt_ms) {
   for (let i = 0; i < Number(options.workers); i += 1) {
     const line = mbit_per_s > 0 ? await slowLine(hub.port) : rtt_ms > 0 ? await farAway(hub.port, 0, late) : null;
     if (line) lines.push(line);
-    const near = { url: line ? `http://127.0.0.1:${line.port ?? line.address().port}` : hub.url, join: hub.join };
-    workers.push(await NativeWorker.start(near,
-      ["--budget-mb", options["budget-mb"], ...words(options["worker-args"].replaceAll("{i}", i))]));
+    const url = line ? `http://127.0.0.1:${line.port ?? line.address().port}` : hub.url;
+    workers.push(await (in_tabs ? openTab(url, hub.join) : NativeWorker.start({ url, join: hub.join },
+      ["--budget-mb", options["budget-mb"], ...words(options["worker-args"].replaceAll("{i}", i))])));
   }
   await hub.until((status) => status.coverage.covered === status.coverage.units, "the experts");
   const model = (await (await fetch(`${hub.url}/v1/models`)).json()).data[0].id;
@@ -176,7 +184,8 @@ async function measure(rtt_ms) {
       (now.answer_bytes - from.answer_bytes) / (now.answer_rows - from.answer_rows)];
     const row_bytes = 4 * config.hidden_size;
     const kv_bytes = 2 * 2 * config.num_kv_heads * config.head_dim * (layers / Math.max(1, used.length));
-    console.log([basename(options.model), options["own-layers"], options.workers, users, rtt_ms, mbit_per_s,
+    const model = basename(options.model) + (in_tabs ? " tab" : "");
+    console.log([model, options["own-layers"], options.workers, users, rtt_ms, mbit_per_s,
       used.length, layers, trips, plain?.toFixed(2), spans.toFixed(2), plain ? (spans / plain).toFixed(2) : "",
       (spans / bound).toFixed(2), now.late - from.late, now.failed - from.failed, now.lies - from.lies,
       up.toFixed(0), row_bytes, down.toFixed(0),

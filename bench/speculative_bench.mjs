@@ -28,31 +28,6 @@ process.env.MOEX_BUILD ??= "build";
 const { Hub, NativeWorker, build, run } = await import("../tests/browser/support/hub.mjs");
 const late = () => ({ share: Number(options["late-share"]), ms: Number(options["late-ms"]) });
 
-// A tab that lends the most memory that the page offers. Its profile is on disk: a private window keeps its store in
-// memory.
-async function startTab({ url, join: link }) {
-  const { launchProfile, serving } = await import("../tests/browser/support/tab.mjs");
-  const profile = mkdtempSync(join(tmpdir(), "moex-speculative-tab-"));
-  const context = await launchProfile(profile);
-  const page = await context.newPage();
-  page.errors = [];
-  page.setDefaultTimeout(0);
-  await page.goto(link.replace(/^https?:\/\/[^/]+/, url));
-  await page.evaluate(() => {
-    const budget = document.querySelector("#budget");
-    budget.value = budget.max;
-    for (const name of ["input", "change"]) budget.dispatchEvent(new Event(name));
-  });
-  await page.getByRole("button", { name: "Start", exact: true }).click();
-  await serving(page);
-  return {
-    stop: async () => {
-      await context.close();
-      rmSync(profile, { recursive: true, force: true });
-    },
-  };
-}
-
 const columns = "model,rtt_ms,users,draft,tok_s,ratio,tokens_per_step,acceptance,at_0,at_1,at_2,at_3,share," +
   "gap_p99_ms,answers,changed";
 const options = {
@@ -106,6 +81,11 @@ async function stream(side, prompt, seed, max_tokens = Number(options.tokens)) {
   return answer;
 }
 
+async function openTab({ url, join: link }) {
+  const { startTab } = await import("./bench_tab.mjs");
+  return startTab(link.replace(/^https?:\/\/[^/]+/, url));
+}
+
 async function open(draft) {
   const speculative = draft === "off" ? "off" : options.speculative;
   const [, acceptance, ms = "0"] = /^replay@([\d.]+)(?:\+([\d.]+))?$/.exec(draft) ?? [];
@@ -117,7 +97,7 @@ async function open(draft) {
   ], { program });
   const line = await farAway(hub.port, 0, late());
   const far = { url: `http://127.0.0.1:${line.address().port}`, join: hub.join };
-  const worker = in_tab ? await startTab(far)
+  const worker = in_tab ? await openTab(far)
     : await NativeWorker.start(far, ["--budget-mb", "20000", ...words("worker-args")]);
   await hub.until((status) => status.health === "ok", "every expert to have an answerer");
   const model = (await (await fetch(`${hub.url}/v1/models`)).json()).data[0].id;

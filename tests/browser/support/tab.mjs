@@ -22,7 +22,8 @@ const quiet = ["--disable-quic", "--no-first-run", "--disable-background-network
 export const launch = (extra = [], { webgpu = true } = {}) => chromium.launch(optionsOf(extra, webgpu));
 // Opens a browser with the profile folder `profile`, and resolves to its one context. The context keeps what it stores
 // when it is closed.
-export const launchProfile = (profile) => chromium.launchPersistentContext(profile, optionsOf([], true));
+export const launchProfile = (profile, { webgpu = true } = {}) =>
+  chromium.launchPersistentContext(profile, optionsOf([], webgpu));
 
 function optionsOf(extra, webgpu) {
   const root = process.getuid?.() === 0;

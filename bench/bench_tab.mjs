@@ -1,0 +1,35 @@
+// A contributor's tab for a bench, in a headless Chromium of its own. Its profile is on disk, because a private window
+// keeps what it stores in memory.
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+
+import { launchProfile, serving } from "../tests/browser/support/tab.mjs";
+
+const least_mb = 64, steps = 8;      // the slider of the join page: 64 MB doubled up to 8 times
+
+// Resolves to {page, stop()} once the tab has its experts. It lends at least `budget_mb` MB, or the most that the page
+// offers. `webgpu` false: a browser that finds no GPU, so that the tab computes on the processor.
+export async function startTab(link, { budget_mb = Infinity, webgpu = true } = {}) {
+  const profile = mkdtempSync(join(tmpdir(), "moex-bench-tab-"));
+  const context = await launchProfile(profile, { webgpu });
+  const page = await context.newPage();
+  page.errors = [];
+  page.setDefaultTimeout(0);
+  await page.goto(link);
+  const step = Math.min(steps, Math.max(0, Math.ceil(Math.log2(budget_mb / least_mb))));
+  await page.evaluate((value) => {
+    const budget = document.querySelector("#budget");
+    budget.value = String(value);
+    for (const name of ["input", "change"]) budget.dispatchEvent(new Event(name));
+  }, step);
+  await page.getByRole("button", { name: "Start", exact: true }).click();
+  await serving(page);
+  return {
+    page,
+    stop: async () => {
+      await context.close();
+      rmSync(profile, { recursive: true, force: true });
+    },
+  };
+}
