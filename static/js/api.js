@@ -6,8 +6,12 @@ export const root = new URL("../", import.meta.url).href;
 // Returns the address of a file or route of the hub; `path` has no leading slash.
 export const at = (path) => root + path;
 
+const get_ms_max = 10_000;      // a hub that takes longer for a small answer hangs
+
 export async function getJson(path, key) {
-  const response = await fetch(at(path), { headers: key ? { Authorization: `Bearer ${key}` } : {}, cache: "no-store" });
+  const response = await fetch(at(path), {
+    headers: key ? { Authorization: `Bearer ${key}` } : {}, cache: "no-store", signal: AbortSignal.timeout(get_ms_max),
+  });
   const body = await response.json().catch(() => null);
   return { ok: response.ok, status: response.status, body };
 }

@@ -285,8 +285,12 @@ function toast(words) {
 // ---- the pool
 
 let was_away = false;        // true from a poll that the hub did not answer to the next that it answers
+let is_looking = false;
 async function look() {
+  if (is_looking) return;
+  is_looking = true;
   const answer = await getJson("health").catch(() => null);
+  is_looking = false;
   health = answer?.body ?? null;
   if (was_away && health?.status === "ok") answers.askUnanswered();
   was_away = health === null || (was_away && health.status !== "ok");

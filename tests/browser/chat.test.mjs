@@ -461,3 +461,34 @@ test("the empty page agrees with its pill", async () => {
     await page.locator("#welcome-words", { hasText: "the hub computes the answers itself" }).waitFor();
   });
 });
+
+test("a hub that hangs is said to be away, and is asked again", async () => {
+  const waiting = [];
+  let hangs = false;
+  await story(async ({ context, open }) => {
+    // The page's time limits pass when the story says so.
+    await context.addInitScript(() => {
+      globalThis.limits = [];
+      AbortSignal.timeout = (ms) => {
+        const limit = new AbortController();
+        globalThis.limits.push({ ms, end: () => limit.abort(new DOMException("hangs", "TimeoutError")) });
+        return limit.signal;
+      };
+    });
+    const page = await open();
+    await page.locator("#pool-text", { hasText: "hub only" }).waitFor();
+    hangs = true;
+    const asked = new Promise((resolve) => { waiting.push(resolve); });
+    await asked;
+    assert.equal(await page.evaluate(() => globalThis.limits.at(-1).ms), 10_000);
+    await page.evaluate(() => globalThis.limits.at(-1).end());
+    await page.locator("#pool.bad").waitFor();
+    hangs = false;
+    await page.locator("#pool-text", { hasText: "hub only" }).waitFor();
+  }, {
+    routes: { "/health": (response) => {
+      if (!hangs) json({ status: "ok", workers: 0, units: { covered: 64 } })(response);
+      else waiting.shift()?.();
+    } },
+  });
+});
