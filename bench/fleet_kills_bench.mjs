@@ -3,11 +3,12 @@
 // and once a front. It compares each text with that of an undisturbed run.
 //   usage: node bench/fleet_kills_bench.mjs [--seconds N] [--every N] [--streams N] [--tokens N] [--workers N]
 //                                           [--prompt-bytes N] [--halvings N] [--context N] [--questions N]
-//                                           [--old PROGRAM]
+//                                           [--threads N] [--old PROGRAM]
 //   example: MOEX_HUB=build/moex-hub MOEX_NATIVE_WORKER=build/moex-worker node bench/fleet_kills_bench.mjs \
 //              --seconds 300 --workers 6 > bench/results/fleet_kills.csv
 // The lengths of the prompts are --prompt-bytes, halved up to --halvings times. --context: the hubs serve a tiny model
 // with so many tokens of context in place of the demo, whose context is 1,024 tokens; a token then has about 1.5 bytes.
+// --threads: compute threads of each hub [1]. A pause is as long as a hub takes to compute the prompts of the other one.
 // --old: another version of the hub. The kills then are a rolling upgrade: each hub begins as that program, and starts
 // again as $MOEX_HUB; the last one stays the old one, so that both versions serve to the end.
 // Prints one row: seconds, hubs killed, fronts killed, answers, failed ones, ones with another text, ones that broke
@@ -30,7 +31,8 @@ import { endless } from '../tests/api/streams.mjs';
 const number = (value) => ({ type: 'string', default: String(value) });
 const { values } = parseArgs({ options: {
   seconds: number(300), every: number(10), streams: number(12), tokens: number(120), workers: number(0),
-  'prompt-bytes': number(4000), halvings: number(7), context: number(0), questions: number(24), old: { type: 'string' },
+  'prompt-bytes': number(4000), halvings: number(7), context: number(0), questions: number(24), threads: number(1),
+  old: { type: 'string' },
 } });
 const of = (name) => Number(values[name]);
 const hubs_num = 3;
@@ -102,8 +104,8 @@ async function measure(folder, store, running) {
     until_its_length = { logit_bias: { [tiny.ids['<|return|>']]: -100 } };
   }
   const serve = async (i, program) => {
-    hubs[i] = await startHub(['--state', `${folder}/hub${i}`, '--listen', `127.0.0.1:${ports[i]}`, '--threads', '1',
-      '--deterministic', '--kv-disk-mb', '0', ...(workers ? [] : ['--backend', 'local']), ...shared], {}, model,
+    hubs[i] = await startHub(['--state', `${folder}/hub${i}`, '--listen', `127.0.0.1:${ports[i]}`,
+      '--threads', values.threads, '--deterministic', '--kv-disk-mb', '0', ...(workers ? [] : ['--backend', 'local']), ...shared], {}, model,
     program);
   };
   running.push({ stop: () => Promise.all(hubs.map((hub) => { hub.signal('SIGKILL'); return hub.ended; })) });

@@ -24,11 +24,12 @@ struct SpanContext {
     // keeps `bytes` of its memory limit free of experts. The call may destroy the host.
     std::function<void(std::uint64_t bytes)> reserve;
     // Experts of the span's layers that the worker holds take memory once. held() returns how many
-    // of the layers [first, end) it holds in slots, and room() the memory that a span of these layers can
-    // take without any other expert that is assigned giving way. lend() makes the worker compute
-    // with the experts in a buffer of the span, and frees their slots, whose memory counts as the
-    // span's from then on. Before a load ends, end_lending() makes the worker go on without it. If
-    // the buffers are still there (`is_readable`), the worker takes over those that it needs.
+    // of the layers [first, end) it holds in slots, and room() the memory that a span of these
+    // layers can take without any other expert that is assigned giving way. lend() makes the worker
+    // compute with the experts in a buffer of the span, and frees their slots, whose memory counts
+    // as the span's from then on. Before a load ends, end_lending() makes the worker go on without
+    // it. If the buffers are still there (`is_readable`), the worker takes over those that it
+    // needs.
     std::function<std::uint32_t(std::uint32_t first_layer, std::uint32_t end_layer)> held;
     std::function<std::uint64_t(std::uint32_t first_layer, std::uint32_t end_layer)> room;
     std::function<Status(const LentUnits& units)> lend;

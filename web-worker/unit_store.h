@@ -63,8 +63,8 @@ class UnitStore {
     // From this call on the store computes with these experts in the buffer of a span, so that they
     // take memory once: experts that have a slot give it back, and those that come later take none.
     // Returns how many of these experts had a slot: their memory is that of this span from now on.
-    // If the device has no place for a further buffer, they keep their slots. A buffer may leave place for fewer slots (slots_max). Only a store on
-    // a GPU lends.
+    // If the device has no place for a further buffer, they keep their slots. A buffer may leave
+    // place for fewer slots (slots_max). Only a store on a GPU lends.
     virtual std::uint32_t lend([[maybe_unused]] const LentUnits& units) { return 0; }
     // Returns true if the unit needs no slot, because a span has it.
     virtual bool is_lent([[maybe_unused]] Unit unit) const { return false; }
