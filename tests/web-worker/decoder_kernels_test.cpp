@@ -373,6 +373,7 @@ TEST_F(DecoderKernelsTest, TheLikeliestTokenBecomesTheNextRow) {
 
         EXPECT_EQ(left[2], (Words{0, 0, test::argmax(logits), 0}));
         EXPECT_EQ(left[1][0], 0u);
+        EXPECT_EQ(left[1][1], 1u) << "rows";
         EXPECT_EQ(left[1][2], 9u);
         EXPECT_EQ(left[1][3], 7u);
         const Words row(left[1].begin() + step_header_words,

@@ -96,7 +96,12 @@ void DecoderTiming::plan() {
         for (const Condition& condition : conditions_) give(condition);
         next();
     });
-    if (options_.kernels) add("each kernel", [this] { plan_kernels(); });
+    if (!options_.kernels) return;
+    add("each kernel", [this] {
+        plan_kernels("kernel ", 0);
+        add("each kernel of a prompt", [this] { capture_prompt(); });
+        next();
+    });
 }
 
 void DecoderTiming::add(std::string stage, Then step) {
@@ -251,7 +256,18 @@ void DecoderTiming::measure_prep(bool creates) {
     next();
 }
 
-void DecoderTiming::plan_kernels() {
+// Captures the commands of a prompt's first step. When the commands run again, they write the same
+// positions of the cache.
+void DecoderTiming::capture_prompt() {
+    begin_sequence();
+    const auto rows = std::min(decoder_->rows_max(), static_cast<std::uint32_t>(prompt_.size()));
+    if (!held(decoder_->feed(std::span(prompt_).first(rows), StepLogits::none))) return;
+    step_ = device_.step;
+    plan_kernels("prompt kernel ", rows);
+    next();
+}
+
+void DecoderTiming::plan_kernels(const std::string& what, std::uint32_t tokens) {
     std::map<std::string, std::vector<gpu::Command>> by_kernel;
     for (const gpu::Command& command : step_) {
         const std::string name = device_.name_of(command);
@@ -259,14 +275,16 @@ void DecoderTiming::plan_kernels() {
         if (name != "argmax_take") by_kernel[name].push_back(command);
     }
     for (const auto& [name, commands] : by_kernel)
-        steps_.push_back([this, name = name, commands = commands] { kernel(name, commands); });
-    next();
+        steps_.push_back([this, what = what + name, tokens, commands = commands] {
+            kernel(what, tokens, commands);
+        });
 }
 
-void DecoderTiming::kernel(const std::string& name, std::vector<gpu::Command> commands) {
+void DecoderTiming::kernel(const std::string& what, std::uint32_t tokens,
+                           std::vector<gpu::Command> commands) {
     const auto dispatches = static_cast<std::uint32_t>(commands.size());
-    slope(std::move(commands), [this, name, dispatches](double ms) {
-        row_({.what = "kernel " + name, .exec_ms = ms, .dispatches = dispatches});
+    slope(std::move(commands), [this, what, tokens, dispatches](double ms) {
+        row_({.what = what, .tokens = tokens, .exec_ms = ms, .dispatches = dispatches});
         next();
     });
 }

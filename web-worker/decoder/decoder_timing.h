@@ -29,8 +29,8 @@ struct DecoderTimingOptions {
     std::uint32_t context = 1024, prompt = 128;
     // Tokens before the prompt, which are not computed: their keys, values and states are zeros.
     std::uint32_t behind = 0;
-    bool ablation = true;        // also measure the conditions none, reuse and pipeline
-    bool kernels = false;        // also measure the time of each kernel in a step
+    bool ablation = true;  // also measure the conditions none, reuse and pipeline
+    bool kernels = false;  // also measure the time of each kernel in a step, and in one of a prompt
     std::optional<bool> spread;  // GpuDecoderOptions
 
     // Shrinks the run for a software adapter, just enough to check that the bench works.
@@ -46,6 +46,7 @@ struct DecoderTimingRow {
     // pipeline     steps are issued ahead, `fetch` tokens per readback; everything is created anew
     // both         steps are issued ahead, nothing is created: the mode in which a tab answers
     // kernel NAME  all dispatches of one kernel in a step: exec_ms is the sum of their times
+    // prompt kernel NAME  the same in a step of `tokens` rows of a prompt
     std::string what;
     std::uint32_t fetch = 0, tokens = 0;
     double ms_token = 0, ms_least = 0, ms_most = 0;  // per token: median, least, most over turns
@@ -104,8 +105,9 @@ class DecoderTiming {
     void capture_step();
     void measure_fetch();
     void measure_prep(bool creates);
-    void kernel(const std::string& name, std::vector<gpu::Command> commands);
-    void plan_kernels();
+    void capture_prompt();
+    void kernel(const std::string& what, std::uint32_t tokens, std::vector<gpu::Command> commands);
+    void plan_kernels(const std::string& what, std::uint32_t tokens);
     void one_by_one(Condition& condition);
     void step_one_by_one(Condition& condition, std::uint32_t left);
     void ahead(Condition& condition);

@@ -39,6 +39,7 @@ fn main(@builtin(local_invocation_index) thread: u32) {
     let count = rows[chosen_word];
 
     ids[count % ring_ids] = chosen;
+    rows[num_rows_word] = 1u;
     rows[chosen_word] = count + 1u;
     rows[head_row_word] = 0u;
     rows[part_pages_word] = row_pages;

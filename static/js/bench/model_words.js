@@ -24,10 +24,11 @@ export function firstShape(seen = globalThis.navigator) {
 
 const conditions = { prefill: "prefill", none: "plain", reuse: "reuse", pipeline: "pipeline", both: "both" };
 export function rowWords({ what, fetch, keep_alive }) {
-  const kernel = what.startsWith("kernel ") ? what.slice("kernel ".length) : null;
+  const [, of_prompt, kernel] = /^(prompt )?kernel (.*)$/.exec(what) ?? [];
   const reading = what === "both" && fetch > 1 ? say("a_reading", fetch) : "";
   const condition = conditions[what] ? say(conditions[what]) : what;
-  return kernel ?? `${condition}${reading}${keep_alive === false ? say("no_keep_alive") : ""}`;
+  if (kernel) return of_prompt ? `${kernel} (${say("prefill")})` : kernel;
+  return `${condition}${reading}${keep_alive === false ? say("no_keep_alive") : ""}`;
 }
 
 export const ms = (value) => (value > 0 ? `${value < 10 ? value.toFixed(2) : value.toFixed(1)} ms` : "");

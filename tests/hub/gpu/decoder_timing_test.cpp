@@ -106,11 +106,15 @@ TEST(DecoderTimingTest, EachConditionCountsItsDispatches) {
     const Timed timed = time_of(**device, loop, {.fetch = {2, 4}, .kernels = true});
     ASSERT_TRUE(timed.done.ok()) << timed.done.error().message;
     std::map<std::string, DecoderTimingRow> by_name;
-    std::uint32_t dispatches = 0;
+    std::uint32_t dispatches = 0, of_prompt = 0;
     for (const DecoderTimingRow& row : timed.rows) {
-        if (row.what.rfind("kernel ", 0) == 0)
+        if (row.what.rfind("kernel ", 0) == 0) {
             dispatches += row.dispatches;
-        else
+        } else if (row.what.rfind("prompt kernel ", 0) == 0) {
+            of_prompt += row.dispatches;
+            EXPECT_EQ(row.tokens, 16u) << row.what;
+            EXPECT_GT(row.exec_ms, 0) << row.what;
+        } else
             by_name[text(row.what, ' ', row.fetch)] = row;
     }
 
@@ -123,6 +127,7 @@ TEST(DecoderTimingTest, EachConditionCountsItsDispatches) {
         EXPECT_GE(row.model_ms, row.exec_ms) << name;
     }
     EXPECT_EQ(dispatches, 92u) << "all kernels but the one that moves the sequence on";
+    EXPECT_GT(of_prompt, 0u) << "the kernels that read a prompt";
     EXPECT_EQ(by_name["reuse 1"].created, 0u);
     EXPECT_EQ(by_name["both 4"].created, 0u);
     EXPECT_GE(by_name["none 1"].created, 2 * 93u);

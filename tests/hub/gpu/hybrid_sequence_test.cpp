@@ -114,6 +114,21 @@ class Tab {
         if (!finished) loop_.run_until(finished);
         return row;
     }
+    // Continues the text by `count` likeliest tokens, in steps that the GPU issues itself. The
+    // logits afterwards are those behind all of these tokens but the last.
+    Tokens likeliest(std::uint32_t count) {
+        decoder->choose();
+        for (std::uint32_t i = 1; i < count; ++i) EXPECT_TRUE(decoder->step().ok());
+        Tokens ids;
+        bool finished = false;
+        decoder->read_chosen(count, [&](Result<GpuDecoder::TokenIds> read) {
+            const auto chosen = must(std::move(read));
+            ids.assign(chosen.begin(), chosen.end());
+            finished = true;
+        });
+        if (!finished) loop_.run_until(finished);
+        return ids;
+    }
     Answer answer(std::span<const TokenId> prompt, std::uint32_t seed, TokenDrafts* drafts) {
         sequence->rewind(0);
         Answer out;
@@ -204,6 +219,18 @@ TEST_P(HybridSequenceTest, ATextInAnyStepsHasTheSameBits) {
 }
 
 class HybridGoldenTest : public testing::TestWithParam<const char*> {};
+
+// A decoder without a journal, which chooses its tokens on the GPU.
+TEST_P(HybridSequenceTest, StepsOfTokensThatTheGpuChoosesHaveTheSameBits) {
+    Tab tab(package_, std::nullopt);
+    Tokens text = text_of(70, 5);
+    tab.sequence->rewind(0);
+    tab.feed(text, 64);
+    const Tokens chosen = tab.likeliest(4);
+    ASSERT_EQ(chosen.size(), 4u);
+    text.insert(text.end(), chosen.begin(), chosen.end() - 1);
+    expect_same_bits(tab.logits(), plain_logits(text));
+}
 
 TEST_P(HybridGoldenTest, LogitsAgreeWithTheGoldenFile) {
     Tab tab = Tab::with_places(package_of(GetParam()));
