@@ -40,11 +40,16 @@ GPUDevice.prototype.createBuffer = function createBuffer(how) {
 // A page that asks for a context of 512 tokens at first.
 const short_context = (text) => text.replace("context_tokens_max = 4096", "context_tokens_max = 512");
 
+// Evicted pages that are in files alone; and in memory, because their files cannot be read.
+const files_only = (text) => text.replace(/memory_bytes_max = .*/, "memory_bytes_max = 0;");
+const memory_only = (text) =>
+  text.replace("async readFile(layer, page, size) {", "$& throw new Error('a file was read');");
+
 // The browser's files when the disk is full.
 const full = 'throw new DOMException("full", "QuotaExceededError");';
 const full_disk = (text) => text.replace("handle.truncate(0);", full);
 
-async function open(t, { is_little = false, is_short = false, is_full = false } = {}) {
+async function open(t, { is_little = false, is_short = false, is_full = false, pages = null } = {}) {
   const context = await browser.newContext();
   t.after(() => context.close());
   await takeWay(context, "tab");      // the modules of a SharedWorker cannot be replaced
@@ -59,6 +64,13 @@ async function open(t, { is_little = false, is_short = false, is_full = false } 
     assert.notEqual(short_context(module), module);
     await context.route("**/js/chat/device.js", (route) => route.fulfill({
       contentType: "text/javascript", body: short_context(module),
+    }));
+  }
+  if (pages) {
+    const module = readFileSync(join(build, "web/wasm/evicted_pages.js"), "utf8");
+    assert.notEqual(pages(module), module);
+    await context.route("**/wasm/evicted_pages.js", (route) => route.fulfill({
+      contentType: "text/javascript", body: pages(module),
     }));
   }
   let num_loads = 0;
@@ -97,7 +109,8 @@ const evictedFiles = (page) => page.evaluate(async () => {
 
 test("a long conversation has the same words with half of its pages in files", async (t) => {
   const whole = await open(t);
-  const little = await open(t, { is_little: true });
+  const little = await open(t, { is_little: true, pages: files_only });
+  const kept = await open(t, { is_little: true, pages: memory_only });
   assert.doesNotMatch(await whole.locator("#device-words").textContent(), /browser's files/);
   assert.match(await little.locator("#device-words").textContent(), /a part is kept in this browser's files/);
   assert.equal((await deviceOf(whole)).is_paged, false);
@@ -106,7 +119,7 @@ test("a long conversation has the same words with half of its pages in files", a
 
   const next = "And then?";
   const turns = [];
-  for (const page of [whole, little]) {
+  for (const page of [whole, little, kept]) {
     const first = await answerTo(page, long);
     assert.ok(first.facts.total_tokens > 3 * 128 + few_tokens, `${first.facts.total_tokens} tokens`);
     await ask(page, next);
@@ -116,12 +129,13 @@ test("a long conversation has the same words with half of its pages in files", a
     turns.push([first.content, second.content, cached_tokens]);
   }
   assert.deepEqual(turns[1], turns[0]);
+  assert.deepEqual(turns[2], turns[0]);
 
   assert.deepEqual(await evictedFiles(whole), []);
   const files = await evictedFiles(little);
   assert.ok(files.length >= 1, `${files.length} files`);
   assert.ok(files.every((size) => size === layers * (page_bytes + 28)), "each layer of a page is sealed");
-  assert.deepEqual([...whole.errors, ...little.errors], []);
+  assert.deepEqual([...whole.errors, ...little.errors, ...kept.errors], []);
 });
 
 test("a full disk is named, and the model is not loaded again", async (t) => {
