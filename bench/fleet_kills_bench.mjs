@@ -8,7 +8,7 @@
 //              --seconds 300 --workers 6 > bench/results/fleet_kills.csv
 // The lengths of the prompts are --prompt-bytes, halved up to --halvings times. --context: the hubs serve a tiny model
 // with so many tokens of context in place of the demo, whose context is 1,024 tokens; a token then has about 1.5 bytes.
-// --threads: compute threads of each hub [1]. A pause is as long as a hub takes to compute the prompts of the other one.
+// --threads: compute threads of each hub [1]. A pause lasts until another hub has computed the prompts.
 // --old: another version of the hub. The kills then are a rolling upgrade: each hub begins as that program, and starts
 // again as $MOEX_HUB; the last one stays the old one, so that both versions serve to the end.
 // Prints one row: seconds, hubs killed, fronts killed, answers, failed ones, ones with another text, ones that broke
@@ -105,7 +105,8 @@ async function measure(folder, store, running) {
   }
   const serve = async (i, program) => {
     hubs[i] = await startHub(['--state', `${folder}/hub${i}`, '--listen', `127.0.0.1:${ports[i]}`,
-      '--threads', values.threads, '--deterministic', '--kv-disk-mb', '0', ...(workers ? [] : ['--backend', 'local']), ...shared], {}, model,
+      '--threads', values.threads, '--deterministic', '--kv-disk-mb', '0',
+      ...(workers ? [] : ['--backend', 'local']), ...shared], {}, model,
     program);
   };
   running.push({ stop: () => Promise.all(hubs.map((hub) => { hub.signal('SIGKILL'); return hub.ended; })) });
