@@ -9,7 +9,7 @@
 namespace moex {
 namespace {
 
-constexpr std::uint32_t window_tokens_min = 256, window_tokens_max = 4096;
+constexpr std::uint32_t window_tokens_min = handed_page_tokens, window_tokens_max = 4096;
 
 std::uint32_t window_of(const KvSource& source, std::uint64_t bytes_max) {
     const std::uint64_t fitting = bytes_max / kv_rows_bytes(source, 1);
@@ -105,6 +105,14 @@ std::uint64_t PrefillJob::held_bytes() const {
     return bytes;
 }
 
+// Returns true if the rows of a further window may be held beside those that are. So a window is
+// computed while the one before it is sent. Requires the lock.
+bool PrefillJob::has_room_for_window() const {
+    const std::uint64_t held = held_bytes();
+    return held == 0 ||
+           held + kv_rows_bytes(inputs_.source, window_tokens_) <= 2 * inputs_.held_bytes_max;
+}
+
 // Returns true if the pages of one page of the stream are there. Requires the lock.
 bool PrefillJob::has_group() const {
     const bool is_last = !is_computing_ && submitted_tokens_ >= num_tokens_;
@@ -121,8 +129,7 @@ void PrefillJob::advance() {
         if (!responder_) return;
         if (!is_translating_ && has_group() && unsent_bytes_ <= inputs_.held_bytes_max)
             is_translating_ = translates = true;
-        if (!is_computing_ && submitted_tokens_ < num_tokens_ &&
-            held_bytes() <= inputs_.held_bytes_max / 2) {
+        if (!is_computing_ && submitted_tokens_ < num_tokens_ && has_room_for_window()) {
             begin = submitted_tokens_;
             end = submitted_tokens_ = std::min(num_tokens_, begin + window_tokens_);
             is_computing_ = true;

@@ -2,11 +2,11 @@
 // stream of pages (protocol/kv_page.h), so that another device can go on from there.
 //   a prompt of 1,000 tokens, pages of 128: 7 full pages, and one of 96 tokens; the device computes
 //   the keys and values of the other 8 tokens, as the cache has only full pages of 16
-// The prompt is computed in windows. The next window begins when most pages of the last one were
-// sent, so a client that reads slowly holds a bounded number of bytes, and none of the engine's
-// sequences. Pages of earlier windows are taken from the client's own prefix cache.
-// Threads: start() and the translation of pages run on threads of the TextPool, pages arrive on the
-// engine's thread, a disconnect and the end of a write on the connection's strand.
+// The prompt is computed in windows, the next one while the pages of the last one are sent. A
+// client that reads slowly holds a bounded number of bytes, and none of the engine's sequences.
+// Pages of earlier windows are taken from the client's own prefix cache. Threads: start() and the
+// translation of pages run on threads of the TextPool, pages arrive on the engine's thread, a
+// disconnect and the end of a write on the connection's strand.
 #pragma once
 
 #include <cstdint>
@@ -59,7 +59,8 @@ struct PrefillJobInputs {
     // Runs a function on a thread of the TextPool; returns false if the pool has no room.
     std::function<bool(std::function<void()>)> run_later;
     std::string client;
-    // Bytes of pages that the request holds, apart from one page.
+    // Bytes of pages of a window, but at least those of one page of the stream. A request holds the
+    // pages of two windows.
     std::uint64_t held_bytes_max = 16u << 20;
     std::shared_ptr<void> place;              // of PrefillPlaces
     std::shared_ptr<RequestAccount> account;  // charged for the tokens; null: no account
@@ -85,6 +86,7 @@ class PrefillJob : public std::enable_shared_from_this<PrefillJob> {
     std::size_t group_size() const { return handed_page_tokens / inputs_.source.page_tokens; }
     bool has_group() const;
     std::uint64_t held_bytes() const;
+    bool has_room_for_window() const;
 
     const PrefillJobInputs inputs_;
     const std::uint32_t num_tokens_;     // tokens of the prompt that full pages of the cache have

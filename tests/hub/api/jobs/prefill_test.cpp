@@ -273,37 +273,59 @@ TEST_F(PrefillTest, AClientThatReadsNothingTakesFourPlaces) {
     EXPECT_EQ(again->records().size(), 2u) << "the places are free again";
 }
 
-// The job computes the next window only when the client has read most of the last.
-TEST_F(PrefillTest, UnreadPagesStopTheNextWindow) {
-    const auto prompt = tokens(1000);
-    PrefillJobInputs inputs;
-    inputs.engine = engine_.get();
-    inputs.observer = std::make_shared<const ApiObserver>();
-    inputs.params = {.prompt = prompt, .row_type = KvRowType::f32};
-    inputs.source = source();
-    inputs.held_bytes_max = 0;  // windows of 256 tokens
-    inputs.run_later = [](std::function<void()> work) {
-        work();
-        return true;
-    };
-    inputs.client = "ada";
-    const auto answer = std::make_shared<CapturedRecords>();
-    answer->stop_reading();
-    const auto job = std::make_shared<PrefillJob>(std::move(inputs), answer);
-    job->start();
-    answer->wait_for_records(1);
-    // The engine is idle: whatever it still had to compute, it would do before this request.
-    const auto other = begin(wish(tokens(20)), "ada");
-    other->wait();
-    EXPECT_EQ(answer->num_records(), 1u);
-    EXPECT_LE(engine_->counters().prompt_tokens, 256u + 16u);
+// A job whose client reads nothing yet, once it has done all that it does for such a client.
+class UnreadPrefillTest : public PrefillTest {
+  protected:
+    void begin_unread(std::vector<TokenId> prompt, std::uint64_t held_bytes_max) {
+        PrefillJobInputs inputs;
+        inputs.engine = engine_.get();
+        inputs.observer = std::make_shared<const ApiObserver>();
+        inputs.params = {.prompt = prompt, .row_type = KvRowType::f32};
+        inputs.source = source();
+        inputs.held_bytes_max = held_bytes_max;
+        inputs.run_later = [](std::function<void()> work) {
+            work();
+            return true;
+        };
+        inputs.client = "ada";
+        answer_->stop_reading();
+        job_ = std::make_shared<PrefillJob>(std::move(inputs), answer_);
+        job_->start();
+        answer_->wait_for_records(1);
+        compute_all();
+    }
+    // The engine is idle then: whatever it still had to compute, it would do before this request.
+    void compute_all() { begin(wish(tokens(20)), "ada")->wait(); }
+    void read_all(const std::vector<TokenId>& prompt) {
+        answer_->read_all();
+        answer_->wait();
+        ASSERT_EQ(answer_->records().size(), 8u);
+        const auto whole = begin(wish(prompt, {{"rows", "f32"}}), "ada");
+        whole->wait();
+        EXPECT_EQ(whole->records(), answer_->records()) << "windows change no bit";
+    }
+    const std::shared_ptr<CapturedRecords> answer_ = std::make_shared<CapturedRecords>();
+    std::shared_ptr<PrefillJob> job_;
+};
 
-    answer->read_all();
-    answer->wait();
-    ASSERT_EQ(answer->records().size(), 8u);
-    const auto whole = begin(wish(prompt, {{"rows", "f32"}}), "ada");
-    whole->wait();
-    EXPECT_EQ(whole->records(), answer->records()) << "windows change no bit";
+// The job computes the next window only when the client has read the last.
+TEST_F(UnreadPrefillTest, UnreadPagesStopTheNextWindow) {
+    const auto prompt = tokens(1000);
+    begin_unread(prompt, 0);  // windows of 128 tokens
+    EXPECT_EQ(answer_->num_records(), 1u);
+    EXPECT_LE(engine_->counters().prompt_tokens, 128u + 16u);
+    read_all(prompt);
+}
+
+// One window is computed while the pages of another one are on their way.
+TEST_F(UnreadPrefillTest, AWindowIsComputedWhileTheLastIsSent) {
+    const auto prompt = tokens(1000);
+    ASSERT_EQ(source().row_type, KvRowType::f32);
+    begin_unread(prompt, kv_rows_bytes(source(), 300));  // windows of 256 tokens
+    while (engine_->counters().prompt_tokens < 512) std::this_thread::yield();
+    compute_all();
+    EXPECT_LE(engine_->counters().prompt_tokens, 512u + 2 * 16u);
+    read_all(prompt);
 }
 
 TEST_F(PrefillTest, ADisconnectEndsTheComputation) {
