@@ -10,7 +10,8 @@ const get_ms_max = 10_000;      // a hub that takes longer for a small answer ha
 
 export async function getJson(path, key) {
   const response = await fetch(at(path), {
-    headers: key ? { Authorization: `Bearer ${key}` } : {}, cache: "no-store", signal: AbortSignal.timeout?.(get_ms_max),
+    headers: key ? { Authorization: `Bearer ${key}` } : {}, cache: "no-store",
+    signal: AbortSignal.timeout?.(get_ms_max),
   });
   const body = await response.json().catch(() => null);
   return { ok: response.ok, status: response.status, body };

@@ -262,8 +262,17 @@ addEventListener("online", () => worker?.postMessage("online"));
 addEventListener("offline", () => last && draw(last));
 
 // A page that is closed, or that the browser freezes in the background, tells the hub that its experts go, so that
-// others get them at once. A page that comes back lends again.
-const leave = () => worker?.postMessage("leave");
+// others get them at once. The browser ends the worker with the page, perhaps before the worker has heard of it; so the
+// page waits until it has, but not long. A page that comes back lends again.
+const leave_ms_max = 100;
+const heard = globalThis.SharedArrayBuffer ? new Int32Array(new SharedArrayBuffer(4)) : null;
+function leave() {
+  if (!worker) return;
+  if (heard) Atomics.store(heard, 0, 0);
+  worker.postMessage({ type: "leave", heard });
+  const until = performance.now() + leave_ms_max;
+  while (heard && Atomics.load(heard, 0) === 0 && performance.now() < until);
+}
 const lendAgain = () => { if (read(lends_as, false) && !obstacle() && token) start(); };
 addEventListener("pagehide", leave);
 document.addEventListener("freeze", leave);

@@ -6,6 +6,8 @@
 //               | {type: "mains", on_mains}      true, false, or null if the browser does not report it
 //               | {type: "identity", worker_id, public_key, signature, shows_nickname}
 //               | "pause" | "resume" | "online" | "stop" | "leave"      leave: stop once others hold the experts
+//               | {type: "leave", heard}      the page is closed; `heard`, a shared Int32Array, becomes 1 once the hub
+//                                             knows, or is null
 // Messages out: {type: "status", status} on every report; {type: "failed", reason} when the worker cannot even start.
 import createModule from "./moex-worker.js";
 import { Blobs } from "./blobs.js";
@@ -213,6 +215,7 @@ function handle(message) {
   else if (type === "leave" || type === "stop") {
     if (type === "leave") wasm._mx_leave();
     else wasm._mx_stop();
+    if (message.heard) Atomics.store(message.heard, 0, 1);
     files.save();
   }
   else if (type === "budget") wasm._mx_set_budget(message.bytes);
