@@ -8,15 +8,16 @@ import { launchProfile, serving } from "../tests/browser/support/tab.mjs";
 
 const least_mb = 64, steps = 8;      // the slider of the join page: 64 MB doubled up to 8 times
 
-// Resolves to {page, stop()} once the tab has its experts. It lends at least `budget_mb` MB, or the most that the page
+// Resolves to {page, stop()} once the tab has its experts. It opens the link `join` at the address `url`, which may be
+// a proxy of the hub. It lends at least `budget_mb` MB, or the most that the page
 // offers. `webgpu` false: a browser that finds no GPU, so that the tab computes on the processor.
-export async function startTab(link, { budget_mb = Infinity, webgpu = true } = {}) {
+export async function startTab({ url, join: link }, { budget_mb = Infinity, webgpu = true } = {}) {
   const profile = mkdtempSync(join(tmpdir(), "moex-bench-tab-"));
   const context = await launchProfile(profile, { webgpu });
   const page = await context.newPage();
   page.errors = [];
   page.setDefaultTimeout(0);
-  await page.goto(link);
+  await page.goto(link.replace(/^https?:\/\/[^/]+/, url));
   const step = Math.min(steps, Math.max(0, Math.ceil(Math.log2(budget_mb / least_mb))));
   await page.evaluate((value) => {
     const budget = document.querySelector("#budget");

@@ -2,7 +2,8 @@
 // the GPU's memory, and once with a part of them there and the others in the browser's files.
 //   node bench/long_chat_bench.mjs [--model DIR | --shape bench-moe] [--tokens 6000] [--turns 6] [--answer 24]
 //     [--context 8192] [--shares 1,4] [--header]
-// NAME as in `moex-hub synth`; such a package gets the demo's tokenizer. The turns together have about --tokens tokens.
+// NAME as in `moex-hub synth`; such a package gets the demo's tokenizer. The turns together have about --tokens
+// tokens; the page leaves turns out that were answered without a text.
 // A share S: one of S pages of the context has room in the GPU's memory. 4 of 8,192 tokens is a third of 6,000.
 // MOEX_BUILD: build folder; MOEX_NPM, MOEX_CHROMIUM, MOEX_CHROMIUM_ARGS as in tests/browser/support/tab.mjs. CSV, a row
 // for each turn:
@@ -33,7 +34,7 @@ const options = {
 const with_header = readFlags("long_chat_bench", options);
 const num_turns = Number(options.turns);
 const source = readFileSync("tests/golden/demo/val_excerpt.txt", "utf8").split(/\s+/).filter(Boolean);
-const words_per_token = 0.72;      // of this text with the demo's tokenizer, roughly
+const words_per_token = 0.68;      // of this text with the demo's tokenizer, roughly
 const length = Math.round((Number(options.tokens) / num_turns - Number(options.answer)) * words_per_token);
 const questions = Array.from({ length: num_turns }, (_, turn) => (
   Array.from({ length }, (_, i) => source[(turn * length + i) % source.length]).join(" ")));

@@ -39,7 +39,7 @@ if (options.shape) {
 async function startWorker(url, link) {
   if (options.backend.startsWith("tab")) {
     const { startTab } = await import("./bench_tab.mjs");
-    return startTab(link.replace(/^https?:\/\/[^/]+/, url), { webgpu: options.backend === "tab" });
+    return startTab({ url, join: link }, { webgpu: options.backend === "tab" });
   }
   const args = ["--backend", options.backend, ...options["worker-args"].split(" ").filter(Boolean)];
   return NativeWorker.start({ url, join: link }, args);

@@ -65,7 +65,7 @@ if (!acceptance && options.drafts !== "off") throw new Error(`--drafts ${options
 
 async function openTab(url, link) {
   const { startTab } = await import("./bench_tab.mjs");
-  return startTab(link.replace(/^https?:\/\/[^/]+/, url), { budget_mb: Number(options["budget-mb"]) });
+  return startTab({ url, join: link }, { budget_mb: Number(options["budget-mb"]) });
 }
 
 async function swarm(rtt_ms) {

@@ -81,11 +81,6 @@ async function stream(side, prompt, seed, max_tokens = Number(options.tokens)) {
   return answer;
 }
 
-async function openTab({ url, join: link }) {
-  const { startTab } = await import("./bench_tab.mjs");
-  return startTab(link.replace(/^https?:\/\/[^/]+/, url));
-}
-
 async function open(draft) {
   const speculative = draft === "off" ? "off" : options.speculative;
   const [, acceptance, ms = "0"] = /^replay@([\d.]+)(?:\+([\d.]+))?$/.exec(draft) ?? [];
@@ -97,7 +92,7 @@ async function open(draft) {
   ], { program });
   const line = await farAway(hub.port, 0, late());
   const far = { url: `http://127.0.0.1:${line.address().port}`, join: hub.join };
-  const worker = in_tab ? await openTab(far)
+  const worker = in_tab ? await (await import("./bench_tab.mjs")).startTab(far)
     : await NativeWorker.start(far, ["--budget-mb", "20000", ...words("worker-args")]);
   await hub.until((status) => status.health === "ok", "every expert to have an answerer");
   const model = (await (await fetch(`${hub.url}/v1/models`)).json()).data[0].id;

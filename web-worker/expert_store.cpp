@@ -127,7 +127,7 @@ Status ExpertStore::reserve_slots(std::uint32_t num_slots) {
     return {};
 }
 
-// Adds an arena whose slots are all free. Returns its first slot.
+// Adds an arena with free slots. Returns its first slot.
 std::uint32_t ExpertStore::add_arena(gpu::BufferId buffer, std::uint32_t num_slots) {
     const std::uint32_t first = first_slot_of(arenas_.size());
     arenas_.push_back(buffer);
@@ -316,7 +316,7 @@ std::vector<Unit> ExpertStore::end_lending(std::uint64_t owner, bool is_readable
     if (is_readable)
         for (const LentUnits& one : ended) take_over(one, homeless_units());
 
-    // Copy the experts whose buffers exceed the budget.
+    // Copy the experts of buffers that exceed the budget.
     const std::vector<Unit> homeless = homeless_units();
     if (is_readable) (void)reserve_slots(num_units() - num_lent_ + homeless.size());
     std::vector<gpu::Command> copies;

@@ -74,8 +74,8 @@ async function open(t, { is_little = false, is_short = false, is_full = false, p
       contentType: "text/javascript", body: pages(module),
     }));
   }
-  // Each load of the model tells the page. To count the requests for a module would not do: the browser may ask for it
-  // twice, or have it in its memory.
+  // Each load of the model posts a message to the page. Requests for a module are no measure: the browser may make two
+  // for one load, or none.
   await context.addInitScript(() => {
     globalThis.num_loads = 0;
     globalThis.loads = new BroadcastChannel("loads");

@@ -59,7 +59,7 @@ class SpanStage : public Stage {
         else
             set_timer(0, give_blob);
     }
-    // Gives the experts whose downloads are held.
+    // Ends the downloads of experts that are held.
     void give_experts() {
         for (const auto& give_one : std::exchange(held_experts, {})) give_one();
     }
@@ -394,10 +394,9 @@ TEST(SpanWorkerTest, SpanThatEndsWhileItLoadsGivesItsExpertsBack) {
     stage.give(encode_span_release(1));
     EXPECT_EQ(stage.answers(), wanted);
     EXPECT_EQ(stage.status().units_ready, all);
-    constexpr double place_bytes = 1024;  // uniforms of an arena, which stay
     const auto expect_bytes_before = [&] {
         EXPECT_NEAR(static_cast<double>(stage.device_bytes()), static_cast<double>(before),
-                    place_bytes);
+                    static_cast<double>(places_bytes));
     };
     expect_bytes_before();
     stage.give_experts();  // those of the span that has ended

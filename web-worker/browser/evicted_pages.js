@@ -37,7 +37,7 @@ export class EvictedPages {
     this.files = new Map();      // page -> File, until the page is written again
   }
 
-  // Keeps the bytes of a page, which nobody changes, in memory if there is room.
+  // Keeps the bytes of a page in memory if there is room. The caller does not change them any more.
   keep(page, bytes) {
     this.kept_bytes -= this.kept.get(page)?.length ?? 0;
     this.kept.delete(page);

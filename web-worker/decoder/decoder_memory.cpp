@@ -456,24 +456,22 @@ struct DecoderMemory::Build {
     MemoryBuilder builder;
     Created done;
     std::uint32_t layer = 0;
-    Status prepared;
-    bool is_asking = false, is_answered = false;
+    bool is_asking = false, is_ready = false;
 
     // A source that has a layer at hand answers inside prepare(): the loop goes on then.
     static void proceed(const std::shared_ptr<Build>& build) {
         MemoryBuilder& builder = build->builder;
         while (build->layer < builder.num_layers()) {
-            if (!std::exchange(build->is_answered, false)) {
+            if (!build->is_ready) {
                 build->is_asking = true;
-                builder.source().prepare(build->layer, [build](Status prepared) {
-                    build->prepared = std::move(prepared);
-                    build->is_answered = true;
+                builder.source().prepare(build->layer, [build] {
+                    build->is_ready = true;
                     if (!build->is_asking) proceed(build);
                 });
                 build->is_asking = false;
-                if (!std::exchange(build->is_answered, false)) return;
+                if (!build->is_ready) return;
             }
-            if (!build->prepared.ok()) return build->end(build->prepared);
+            build->is_ready = false;
             if (const Status made = builder.make_layer(build->layer); !made.ok())
                 return build->end(made);
             ++build->layer;

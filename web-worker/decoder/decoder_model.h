@@ -193,9 +193,10 @@ class WeightSource {
     virtual ~WeightSource() = default;
     // Makes the parts of a layer ready for read(), and calls `then`: at once, or later, if they are
     // fetched first. The layers are asked for in their order, each when the one before is read, so
-    // that no more than one layer has to be in this machine's memory. An error ends the load.
-    virtual void prepare([[maybe_unused]] std::uint32_t layer, std::function<void(Status)> then) {
-        then({});
+    // that no more than one layer has to be in this machine's memory. A source that cannot get a
+    // layer ends the load by its own end.
+    virtual void prepare([[maybe_unused]] std::uint32_t layer, std::function<void()> then) {
+        then();
     }
     // Passes the bytes of `part` to `append` in order, in any number of stretches whose sizes are
     // multiples of 4. `append` keeps no reference to a stretch after it has returned.

@@ -95,15 +95,15 @@ void SpanWeights::add_expert(std::uint32_t index, std::uint32_t expert, Bytes bl
     experts_[{index, expert}] = std::move(blob);
 }
 
-void SpanWeights::prepare(std::uint32_t layer, std::function<void(Status)> then) {
-    if (!get_) return then({});
+void SpanWeights::prepare(std::uint32_t layer, std::function<void()> then) {
+    if (!get_) return then();
     then_ = std::move(then);
     const auto get = get_;
     get(layer);
 }
 
-void SpanWeights::prepared(Status status) {
-    if (const auto then = std::exchange(then_, nullptr)) then(std::move(status));
+void SpanWeights::prepared() {
+    if (const auto then = std::exchange(then_, nullptr)) then();
 }
 
 Status SpanWeights::read(const WeightPart& part, const Append& append) {

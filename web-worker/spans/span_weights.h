@@ -24,9 +24,8 @@ class SpanWeights : public WeightSource {
     // calls prepared(). Without it all experts are here.
     void on_prepare(std::function<void(std::uint32_t index)> get) { get_ = std::move(get); }
     void add_expert(std::uint32_t index, std::uint32_t expert, Bytes blob);
-    // The experts of the layer are here, or cannot be had: the load goes on, or ends. The end of
-    // the load may destroy this object.
-    void prepared(Status status);
+    // The experts of the layer are here: the load goes on. Its end may destroy this object.
+    void prepared();
     // True while the decoder waits for prepared(). The buffers that it has made are destroyed with
     // this object then.
     bool waits() const { return then_ != nullptr; }
@@ -35,7 +34,7 @@ class SpanWeights : public WeightSource {
         placed_ = std::move(placed);
     }
 
-    void prepare(std::uint32_t layer, std::function<void(Status)> then) override;
+    void prepare(std::uint32_t layer, std::function<void()> then) override;
     Status read(const WeightPart& part, const Append& append) override;
     Status placed(const ExpertArena& arena) override { return placed_ ? placed_(arena) : Status{}; }
 
@@ -45,7 +44,7 @@ class SpanWeights : public WeightSource {
     std::map<std::pair<std::uint32_t, std::uint32_t>, Bytes> experts_;
     std::function<Status(const ExpertArena&)> placed_;
     std::function<void(std::uint32_t)> get_;
-    std::function<void(Status)> then_;
+    std::function<void()> then_;
 };
 
 }  // namespace moex

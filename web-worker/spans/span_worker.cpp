@@ -189,10 +189,10 @@ class SpanWorker : public SpanHost {
                 [this, index] { place_layer(index); });
     }
 
-    // Lets the decoder load a layer whose weights are here.
+    // Lets the decoder load a layer. Its weights are here.
     void place_layer(std::uint32_t index) {
         const std::uint64_t load = load_;
-        if (reserve_beside_held(index) && load == load_) weights_->prepared({});
+        if (reserve_beside_held(index) && load == load_) weights_->prepared();
     }
 
     bool is_of_model(const SpanLayer& layer) const {

@@ -4,9 +4,10 @@
 //   the keys and values of the other 8 tokens, as the cache has only full pages of 16
 // The prompt is computed in windows, the next one while the pages of the last one are sent. A
 // client that reads slowly holds a bounded number of bytes, and none of the engine's sequences.
-// Pages of earlier windows are taken from the client's own prefix cache. Threads: start() and the
-// translation of pages run on threads of the TextPool, pages arrive on the engine's thread, a
-// disconnect and the end of a write on the connection's strand.
+// Pages of earlier windows are taken from the client's own prefix cache.
+//
+// Threads: start() and the translation of pages run on threads of the TextPool, pages arrive on the
+// engine's thread, a disconnect and the end of a write on the connection's strand.
 #pragma once
 
 #include <cstdint>

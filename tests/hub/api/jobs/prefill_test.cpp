@@ -273,7 +273,7 @@ TEST_F(PrefillTest, AClientThatReadsNothingTakesFourPlaces) {
     EXPECT_EQ(again->records().size(), 2u) << "the places are free again";
 }
 
-// A job whose client reads nothing yet, once it has done all that it does for such a client.
+// A job with a client that reads nothing yet. The job has done all that it does for such a client.
 class UnreadPrefillTest : public PrefillTest {
   protected:
     void begin_unread(std::vector<TokenId> prompt, std::uint64_t held_bytes_max) {
