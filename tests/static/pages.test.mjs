@@ -4,7 +4,7 @@ import { readFileSync, readdirSync } from "node:fs";
 import { join, resolve } from "node:path";
 import { test } from "node:test";
 
-import { firstShape } from "../../static/js/bench/model_words.js";
+import { firstShape, msOfToken } from "../../static/js/bench/model_words.js";
 import { numFinished } from "../../static/js/chat/blocks.js";
 import { bytes, count, ms, span, when } from "../../static/js/format.js";
 import { isPhone, lentMb } from "../../static/js/device_kind.js";
@@ -361,4 +361,10 @@ test("NoPageNamesAPathFromTheRootOfItsOrigin", () => {
     .filter((line) => !/^\s*(\/\/|\*)/.test(line) && absolute.test(line.replace(/\/\/ .*$/, "")))
     .map((line) => `${name}: ${line.trim()}`));
   assert.deepEqual(wrong, []);
+});
+
+test("the bench page shows the time of a kernel per token", () => {
+  assert.equal(msOfToken({ what: "both", ms_token: 4, exec_ms: 3, tokens: 8 }), 4);
+  assert.equal(msOfToken({ what: "kernel route", ms_token: 0, exec_ms: 3, tokens: 0 }), 3);
+  assert.equal(msOfToken({ what: "prompt kernel route", ms_token: 0, exec_ms: 32, tokens: 64 }), 0.5);
 });

@@ -2,7 +2,7 @@
 // texts of its rows are in bench/model_words.js. ?models=SHAPE:WEIGHTS:KV,... measures several models, one after the
 // other; bench/README.md lists the other parameters.
 import { gigabytes } from "./words.js";
-import { askedModels, firstShape, modelCsvOf, models, ms, rowWords, titleOf } from "./model_words.js";
+import { askedModels, firstShape, modelCsvOf, models, ms, msOfToken, rowWords, titleOf } from "./model_words.js";
 import { copyText, element, make } from "../dom.js";
 import { say } from "../words/bench.js";
 
@@ -45,7 +45,7 @@ function lineOf(row) {
   const line = make("tr", row.what === "both" ? "sum" : "");
   line.append(
     cell(rowWords(row), "kernel"),
-    cell(ms(row.ms_token || row.exec_ms), "number"),
+    cell(ms(msOfToken(row)), "number"),
     cell(row.ms_token > 0 ? (1000 / row.ms_token).toFixed(row.ms_token > 10 ? 1 : 0) : "", "number"),
     cell(row.ms_token > 0 ? ms(row.exec_ms) : "", "number wide"),
     cell(ms(row.prep_ms), "number wide"),

@@ -31,6 +31,9 @@ export function rowWords({ what, fetch, keep_alive }) {
   return `${condition}${reading}${keep_alive === false ? say("no_keep_alive") : ""}`;
 }
 
+// The time of a row per token. A kernel's time is that of a step: of one token, or of a prompt's first ones.
+export const msOfToken = ({ ms_token, exec_ms, tokens }) => ms_token || exec_ms / (tokens || 1);
+
 export const ms = (value) => (value > 0 ? `${value < 10 ? value.toFixed(2) : value.toFixed(1)} ms` : "");
 
 export const titleOf = ({ shape, weights }) => {
