@@ -303,5 +303,63 @@ TEST_F(DecoderKernelsTest, WindowsSinksPartialRotationAndNormsOverAllHeadsAgreeW
         }
 }
 
+// The kernel takes blocks of 256 pages. A row has the same bits alone and beside other rows.
+TEST_F(DecoderKernelsTest, MergedPartsOfManyPagesAgreeWithDouble) {
+    constexpr std::uint32_t heads = 2, head_dim = 36, pages = 600;
+    const std::vector<std::uint32_t> positions = {pages * kv_page_tokens - 1, 257 * kv_page_tokens,
+                                                  300 * kv_page_tokens + 5, 100};
+    const auto num_rows = static_cast<std::uint32_t>(positions.size());
+    const Floats parts = random_floats(num_rows * heads * pages * head_dim, 41);
+    Floats peaks = random_floats(num_rows * heads * pages * 2, 42);
+    for (std::size_t i = 0; i < peaks.size(); i += 2) {
+        peaks[i] *= 8;
+        peaks[i + 1] = 1 + std::abs(peaks[i + 1]);
+    }
+    const auto merged = [&](std::uint32_t first, std::uint32_t count, std::uint32_t window) {
+        std::vector<StepRow> rows;
+        for (std::uint32_t row = first; row < first + count; ++row)
+            rows.push_back({0, positions[row], 0});
+        const auto of_rows = [&](const Floats& all) {
+            const std::size_t size = all.size() / num_rows;
+            return words_of({all.begin() + static_cast<std::ptrdiff_t>(first * size),
+                             all.begin() + static_cast<std::ptrdiff_t>((first + count) * size)});
+        };
+        return floats_of(run(
+            "attend_merge",
+            {{"num_heads", heads}, {"head_dim", head_dim}, {"transposes", 0}, {"window", window}},
+            {rows_buffer(rows, {.part_pages = pages}), of_rows(parts), of_rows(peaks),
+             Words(count * heads * head_dim)},
+            {heads, count, 1})[3]);
+    };
+    for (const std::uint32_t window : {0U, 260 * kv_page_tokens}) {
+        const Floats out = merged(0, num_rows, window);
+        for (std::uint32_t row = 0; row < num_rows; ++row) {
+            const Floats of_row(out.begin() + row * heads * head_dim,
+                                out.begin() + (row + 1) * heads * head_dim);
+            EXPECT_EQ(merged(row, 1, window), of_row) << "row " << row << " window " << window;
+            const std::uint32_t seen = positions[row] + 1,
+                                first_page = window && seen > window
+                                                 ? (seen - window) / kv_page_tokens
+                                                 : 0;
+            test::Doubles wanted;
+            for (std::uint32_t head = 0; head < heads; ++head) {
+                test::Doubles mix(head_dim);
+                double sum = 0;
+                for (std::uint32_t page = first_page; page <= positions[row] / kv_page_tokens;
+                     ++page) {
+                    const std::size_t at = (row * heads + head) * pages + page;
+                    const double weight = std::exp(double{peaks[2 * at]});
+                    sum += weight * peaks[2 * at + 1];
+                    for (std::uint32_t d = 0; d < head_dim; ++d)
+                        mix[d] += weight * parts[at * head_dim + d];
+                }
+                for (const double value : mix) wanted.push_back(value / sum);
+            }
+            EXPECT_LE(normalized_rms_error(of_row, wanted), 1e-5)
+                << "row " << row << " window " << window;
+        }
+    }
+}
+
 }  // namespace
 }  // namespace moex::test
