@@ -2,12 +2,13 @@
 // Each native worker, or with --tab each tab of Chromium, has a delay line of its own; the hub computes no experts
 // (--local-fallback off) but those of N layers [0], the first and the last ones. Both grains are measured with the
 // same hub and workers, in turns: `moex.spans: "off"` keeps an answer out of spans.
-//   node bench/span_bench.mjs [--shape NAME | --model DIR] [--rtt 0,5,20,50] [--workers 2] [--users 1] [--tokens 48]
+//   node bench/span_bench.mjs [--shape NAME | --model DIR] [--rtt 0,5,20,50] [--workers 2] [--users 1,16] [--tokens 48]
 //     [--own-layers N] [--prompt TOKENS] [--mbit R] [--grains both | spans] [--repeat 3] [--budget-mb 4096]
 //     [--drafts off | replay@P] [--late-share P --late-ms X] [--hub-args "ARGS"] [--worker-args "ARGS"] [--tab]
 //     [--header]
-// The lines get their round trip time, and with --mbit R Mbit/s in each direction, once all weights are loaded and the
-// spans proven. --grains spans leaves out the rounds of experts. {i} in --worker-args is the worker's number. A share P
+// One swarm serves all round trip times and numbers of users: once all weights are loaded and the spans proven, the
+// lines get one round trip time after another, and with --mbit R Mbit/s in each direction.
+// --grains spans leaves out the rounds of experts. {i} in --worker-args is the worker's number. A share P
 // [0] of the frames on each line, in both directions, is late by X ms [200] more, and what follows it waits.
 // NAME as in `moex-hub synth`. MOEX_BUILD: build folder [build], with moex-hub, moex-worker and delay_line. CSV: see
 // `columns`.
@@ -43,6 +44,7 @@ const options = {
 const in_tabs = process.argv.includes("--tab");
 if (in_tabs) process.argv.splice(process.argv.indexOf("--tab"), 1);
 const with_header = readFlags("span_bench", options);
+const numbers = (name) => options[name].split(",").map(Number);
 const words = (text) => text.split(" ").filter(Boolean);
 const quantile = (list, q) => [...list].sort((a, b) => a - b)[Math.min(list.length - 1, Math.floor(list.length * q))];
 const median = (list) => quantile(list, 0.5);
@@ -68,7 +70,7 @@ async function openTab(url, link) {
   return startTab({ url, join: link }, { budget_mb: Number(options["budget-mb"]) });
 }
 
-async function swarm(rtt_ms) {
+async function swarm() {
   const hub = await Hub.start(["--model", options.model, "--local-fallback", "off", "--spans", "auto",
     "--own-layers", options["own-layers"],
     "--replicas", "1", "--speculative", acceptance ? "auto" : "off", "--prefix-cache", "off", "--timeout-ms", "60000",
@@ -76,9 +78,9 @@ async function swarm(rtt_ms) {
   { program: acceptance ? ["replay_hub", acceptance, "0"] : ["moex-hub"] });
   const lines = [], workers = [];
   for (let i = 0; i < Number(options.workers); i += 1) {
-    const line = mbit_per_s > 0 ? await slowLine(hub.port) : rtt_ms > 0 ? await farAway(hub.port, 0, late) : null;
-    if (line) lines.push(line);
-    const url = line ? `http://127.0.0.1:${line.port ?? line.address().port}` : hub.url;
+    const line = mbit_per_s > 0 ? await slowLine(hub.port) : await farAway(hub.port, 0, late);
+    lines.push(line);
+    const url = `http://127.0.0.1:${line.port ?? line.address().port}`;
     workers.push(await (in_tabs ? openTab(url, hub.join) : NativeWorker.start({ url, join: hub.join },
       ["--budget-mb", options["budget-mb"], ...words(options["worker-args"].replaceAll("{i}", i))])));
   }
@@ -130,8 +132,8 @@ async function ask(one, seed, max_tokens, users, spans, { speculative = "off", .
   return rates.reduce((sum, rate) => sum + rate, 0);
 }
 
-// Answers until every span is proven and both ways are measured, then one of all users at once.
-async function warmUp(one, first_seed = 1000) {
+// Answers until every span is proven and both ways are measured, then one of all of the most users at once.
+async function warmUp(one, first_seed) {
   let same = 0, before = "";
   for (let seed = 0; seed < warm_up_max; seed += 1) {
     const { spans: { held } } = await one.hub.status();
@@ -143,56 +145,61 @@ async function warmUp(one, first_seed = 1000) {
     if (same > 0 && (held.length >= Number(options.workers) || same > unchanged_min)) break;
     await ask(one, first_seed + seed, 8, 1, "auto");
   }
-  // The times of a step of all users.
-  await ask(one, first_seed + 1000, 16, Number(options.users), "auto");
+  await ask(one, first_seed + 1000, 16, Math.max(...numbers("users")), "auto");
 }
 
-let ms_at_0 = null;
-async function measure(rtt_ms) {
-  const one = await swarm(rtt_ms);
+const ms_at_0 = new Map();    // users -> milliseconds of a token
+async function measure(one, rtt_ms, users) {
+  const tokens = Number(options.tokens), { hub } = one;
+  const rates = { off: [], auto: [], drafts: [] }, gaps = { off: [], auto: [] }, firsts = { off: [], auto: [] };
+  const { spans: from } = await hub.status();
+  for (let i = 0; i < Number(options.repeat); i += 1) {
+    for (const spans of acceptance || options.grains === "spans" ? ["auto"] : ["off", "auto"]) {
+      const times = { gaps: gaps[spans], firsts: firsts[spans] };
+      rates[spans].push(await ask(one, i, tokens, users, spans, times));
+    }
+  }
+  // Each answer is drafted once it was given. The number of drafted tokens is learned on the way.
+  for (let i = 0; acceptance && i < Number(options.repeat); i += 1) {
+    for (let turn = 0; turn < 3; turn += 1) {
+      const rate = await ask(one, i, tokens, users, "auto", { speculative: "auto" });
+      if (turn === 2) rates.drafts.push(rate);
+    }
+  }
+  const { spans: now } = await hub.status();
+  const used = now.held.filter((span) => span.used);
+  const layers = used.reduce((sum, { first_layer, end_layer }) => sum + end_layer - first_layer, 0);
+  const trips = used.length + Math.max(0, config.num_layers - layers - Number(options["own-layers"]));
+  const [plain, spans] = [median(rates.off), median(rates.auto)];
+  if (rtt_ms === 0) ms_at_0.set(users, (1000 * users) / spans);
+  const bound = (1000 * users) / (trips * rtt_ms + (ms_at_0.get(users) ?? NaN));
+  const [up, down] = [(now.step_bytes - from.step_bytes) / (now.step_rows - from.step_rows),
+    (now.answer_bytes - from.answer_bytes) / (now.answer_rows - from.answer_rows)];
+  const row_bytes = 4 * config.hidden_size;
+  const kv_bytes = 2 * 2 * config.num_kv_heads * config.head_dim * (layers / Math.max(1, used.length));
+  const model = basename(options.model) + (in_tabs ? " tab" : "");
+  console.log([model, options["own-layers"], options.workers, users, rtt_ms, mbit_per_s,
+    used.length, layers, trips, plain?.toFixed(2), spans.toFixed(2), plain ? (spans / plain).toFixed(2) : "",
+    (spans / bound).toFixed(2), now.late - from.late, now.failed - from.failed, now.lies - from.lies,
+    up.toFixed(0), row_bytes, down.toFixed(0),
+    (row_bytes + kv_bytes).toFixed(0), now.kv_bytes - from.kv_bytes, late.share,
+    ...["off", "auto"].flatMap((way) => [0.5, 0.99].map((q) => quantile(gaps[way], q)?.toFixed(1))),
+    options.prompt, ...["off", "auto"].map((way) => quantile(firsts[way], 0.5)?.toFixed(0)),
+    acceptance ? median(rates.drafts).toFixed(2) : ""].join(","));
+}
+
+async function measureAll() {
+  const one = await swarm();
   try {
-    await warmUp(one);
-    if (rtt_ms > 0 || mbit_per_s > 0) {
-      // Weights are loaded and spans proven before the lines are long. Now both ways have other times.
-      one.lines.forEach((line) => line.set(mbit_per_s > 0 ? { rtt_ms, mbit_per_s } : rtt_ms));
-      await warmUp(one, 5000);
-    }
-    const users = Number(options.users), tokens = Number(options.tokens);
-    const rates = { off: [], auto: [], drafts: [] }, gaps = { off: [], auto: [] }, firsts = { off: [], auto: [] };
-    const { spans: from } = await one.hub.status();
-    for (let i = 0; i < Number(options.repeat); i += 1) {
-      for (const spans of acceptance || options.grains === "spans" ? ["auto"] : ["off", "auto"]) {
-        const times = { gaps: gaps[spans], firsts: firsts[spans] };
-        rates[spans].push(await ask(one, i, tokens, users, spans, times));
+    // Weights are loaded and spans proven before the lines are long. Then both ways have other times each time.
+    await warmUp(one, 1000);
+    for (const [i, rtt_ms] of numbers("rtt").entries()) {
+      if (rtt_ms > 0 || mbit_per_s > 0) {
+        one.lines.forEach((line) => line.set(mbit_per_s > 0 ? { rtt_ms, mbit_per_s } : rtt_ms));
+        await warmUp(one, 5000 * (i + 1));
       }
+      for (const users of numbers("users")) await measure(one, rtt_ms, users);
     }
-    // Each answer is drafted once it was given. The number of drafted tokens is learned on the way.
-    for (let i = 0; acceptance && i < Number(options.repeat); i += 1) {
-      for (let turn = 0; turn < 3; turn += 1) {
-        const rate = await ask(one, i, tokens, users, "auto", { speculative: "auto" });
-        if (turn === 2) rates.drafts.push(rate);
-      }
-    }
-    const { spans: now } = await one.hub.status();
-    const used = now.held.filter((span) => span.used);
-    const layers = used.reduce((sum, { first_layer, end_layer }) => sum + end_layer - first_layer, 0);
-    const trips = used.length + Math.max(0, config.num_layers - layers - Number(options["own-layers"]));
-    const [plain, spans] = [median(rates.off), median(rates.auto)];
-    if (rtt_ms === 0) ms_at_0 = (1000 * users) / spans;
-    const bound = ms_at_0 === null ? NaN : (1000 * users) / (trips * rtt_ms + ms_at_0);
-    const [up, down] = [(now.step_bytes - from.step_bytes) / (now.step_rows - from.step_rows),
-      (now.answer_bytes - from.answer_bytes) / (now.answer_rows - from.answer_rows)];
-    const row_bytes = 4 * config.hidden_size;
-    const kv_bytes = 2 * 2 * config.num_kv_heads * config.head_dim * (layers / Math.max(1, used.length));
-    const model = basename(options.model) + (in_tabs ? " tab" : "");
-    console.log([model, options["own-layers"], options.workers, users, rtt_ms, mbit_per_s,
-      used.length, layers, trips, plain?.toFixed(2), spans.toFixed(2), plain ? (spans / plain).toFixed(2) : "",
-      (spans / bound).toFixed(2), now.late - from.late, now.failed - from.failed, now.lies - from.lies,
-      up.toFixed(0), row_bytes, down.toFixed(0),
-      (row_bytes + kv_bytes).toFixed(0), now.kv_bytes - from.kv_bytes, late.share,
-      ...["off", "auto"].flatMap((way) => [0.5, 0.99].map((q) => quantile(gaps[way], q)?.toFixed(1))),
-      options.prompt, ...["off", "auto"].map((way) => quantile(firsts[way], 0.5)?.toFixed(0)),
-      acceptance ? median(rates.drafts).toFixed(2) : ""].join(","));
   } finally {
     await one.end();
   }
@@ -200,7 +207,7 @@ async function measure(rtt_ms) {
 
 try {
   if (with_header) console.log(columns);
-  for (const rtt_ms of options.rtt.split(",").map(Number)) await measure(rtt_ms);
+  await measureAll();
 } finally {
   if (folder) rmSync(folder, { recursive: true });
 }

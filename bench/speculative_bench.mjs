@@ -10,8 +10,8 @@
 // A share P [0] of the frames on each line is late by X ms [200] more, and what follows it waits. The line gets its
 // round trip time once the worker has loaded its weights and the answers to be drafted have been given.
 // Prompts are --words words of FILE each, from --prompts places of it; with --ids, N token ids each, for a package
-// without a tokenizer. MOEX_BUILD: build folder [build]. For each round
-// trip time there is a hub, a proxy and a worker per kind of draft. They run alternately, and only one works at a time.
+// without a tokenizer. MOEX_BUILD: build folder [build]. There is a hub, a proxy and a worker per kind of draft, for all
+// round trip times. They run alternately, and only one works at a time.
 // CSV: see `columns`. tok_s: tokens per second of all users together, from the first token to the last, median of all
 // prompts. ratio: median over prompts of tok_s by that of off. tokens_per_step: of all answers. acceptance: accepted by
 // drafted tokens. at_N: of drafts that were right before position N, the share that is right there. share: ratio by
@@ -162,29 +162,26 @@ if (folder) {
   if (made.code !== 0) throw new Error(made.stderr);
 }
 if (with_header) console.log(columns);
+const sides = [];
 try {
+  const opened = await Promise.allSettled(list("drafts").map(open));
+  sides.push(...opened.flatMap(({ value }) => value ?? []));
+  for (const { reason } of opened) if (reason) throw reason;
+  // All sides are asked, so that each has the same prompts in its cache.
+  for (const side of sides.some(({ learns }) => learns) ? sides : [])
+    await Promise.all(prompts.map((prompt, i) => stream(side, prompt, i)));
   for (const rtt_ms of list("rtt-ms")) {
-    const sides = [];
-    try {
-      const opened = await Promise.allSettled(list("drafts").map(open));
-      sides.push(...opened.flatMap(({ value }) => value ?? []));
-      for (const { reason } of opened) if (reason) throw reason;
-      // All sides are asked, so that each has the same prompts in its cache.
-      for (const side of sides.some(({ learns }) => learns) ? sides : [])
-        await Promise.all(prompts.map((prompt, i) => stream(side, prompt, i)));
-      for (const side of sides) {
-        side.line.set(Number(rtt_ms));
-        await stream(side, prompts[0], 0, 8);   // warm-up
-      }
-      for (const users of list("users").map(Number)) {
-        await measure(sides, users);
-        for (const side of sides) console.log(row(side, sides[0], rtt_ms, users));
-      }
-    } finally {
-      for (const side of sides) await close(side);
+    for (const side of sides) {
+      side.line.set(Number(rtt_ms));
+      await stream(side, prompts[0], 0, 8);   // warm-up
+    }
+    for (const users of list("users").map(Number)) {
+      await measure(sides, users);
+      for (const side of sides) console.log(row(side, sides[0], rtt_ms, users));
     }
   }
 } finally {
+  for (const side of sides) await close(side);
   if (folder) rmSync(folder, { recursive: true, force: true });
 }
 process.exit(0);
