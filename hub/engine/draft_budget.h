@@ -6,7 +6,8 @@
 // experts on this machine a row costs nearly as much as a step, and none may pay.
 // Both times are learned from real steps, for each number of sequences between the same powers of
 // two: `plain` as the mean of recent steps without drafts, `row` as what recent steps with drafts
-// took longer, divided by their drafted rows. What is known of half or twice as many sequences is a
+// took longer, divided by their drafted rows. `plain` grows with the number of sequences, as
+// between the means of two such kinds. What is known of half or twice as many sequences is a
 // first estimate, so that answers which end one after the other need not learn anew each time. Now
 // and then a step has another number of rows than the best one, so that both times stay known; such
 // trials become rarer while they change nothing. A single step that lasts much longer or shorter
@@ -35,14 +36,16 @@ class DraftBudget {
 
   private:
     struct Kind {
-        double plain_ms = 0;  // mean duration of recent steps without drafted rows
+        // of recent steps without drafted rows: mean duration, mean number of sequences
+        double plain_ms = 0, plain_sequences = 0;
         // weighted sums over recent steps with drafted rows: the drafted rows, and the ms by which
         // these steps exceeded the mean step without drafted rows
         double rows = 0, extra_ms = 0;
         std::uint32_t num_plain = 0, num_drafted = 0;
         std::uint32_t steps_since = 0, pause = 0;
-        bool has_begun = false;  // a step had this number of sequences
-        bool has_paid = false;   // at the latest choice without a trial, drafted rows paid
+        bool has_begun = false;    // a step had this number of sequences
+        bool has_paid = false;     // at the latest choice without a trial, drafted rows paid
+        bool was_drafted = false;  // the latest step had drafted rows
         // latest steps that all took far longer than expected; negative: far shorter
         std::int32_t surprises = 0;
         double row_ms() const;  // learned cost of one drafted row, at least 0
@@ -52,8 +55,9 @@ class DraftBudget {
     static std::size_t kind_of(std::uint32_t sequences);
     void begin(std::size_t kind);
     void forget(Kind& latest);
-    static std::uint32_t best_of(const Kind& kind, std::uint32_t sequences,
-                                 std::span<const double> gains);
+    // Returns the expected duration of a step without drafts, in ms, of a kind that had such steps.
+    double plain_ms(std::uint32_t sequences) const;
+    std::uint32_t best_of(std::uint32_t sequences, std::span<const double> gains) const;
 
     static constexpr std::size_t num_kinds = 16;
     std::array<Kind, num_kinds> kinds_{};

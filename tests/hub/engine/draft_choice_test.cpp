@@ -171,6 +171,34 @@ TEST(DraftBudgetTest, FewerSequencesNeedNoPlainStepsFirst) {
     EXPECT_EQ(run(64, 60, 1000, 40).back(), 0u);
 }
 
+// A row costs as much as a sequence, and so no drafted row with a gain of 0.8 pays. That must also
+// be known while the number of sequences falls within one kind, and where steps without drafts were
+// slower before than they are now.
+TEST(DraftBudgetTest, RowsDoNotPayWhileAnswersEndOrBecauseStepsWereSlowerOnce) {
+    DraftBudget budget;
+    const auto run = [&](std::uint32_t sequences, int steps, double ms, bool are_drafted) {
+        std::vector<double> gains;
+        for (const double gain : {0.8, 0.64, 0.512, 0.41})
+            gains.insert(gains.end(), are_drafted ? sequences : 0, gain);
+        std::uint32_t rows = 0, with_rows = 0;
+        for (int i = 0; i < steps; ++i) {
+            rows = budget.choose(sequences, gains);
+            with_rows += rows > 0;
+            const std::chrono::duration<double, std::milli> took(ms * (sequences + rows));
+            budget.record(sequences, rows, std::chrono::duration_cast<Duration>(took));
+        }
+        return with_rows;
+    };
+    EXPECT_EQ(run(64, 30, 2.3, false), 0u);
+    EXPECT_LE(run(64, 60, 1.85, true), 16u);
+    for (std::uint32_t sequences = 63; sequences >= 33; --sequences)
+        EXPECT_LE(run(sequences, 1, 1.85, false), 0u);
+    std::uint32_t with_rows = 0;
+    for (std::uint32_t sequences = 63; sequences >= 17; --sequences)
+        with_rows += run(sequences, 1, 1.85, true);
+    EXPECT_LE(with_rows, 6u);
+}
+
 // A pause of the machine is no other machine.
 TEST(DraftBudgetTest, SingleLateStepsChangeNothing) {
     const std::vector<double> gains{0.8, 0.64, 0.512, 0.41};
