@@ -10,8 +10,8 @@
 // A share P [0] of the frames on each line is late by X ms [200] more, and what follows it waits. The line gets its
 // round trip time once the worker has loaded its weights and the answers to be drafted have been given.
 // Prompts are --words words of FILE each, from --prompts places of it; with --ids, N token ids each, for a package
-// without a tokenizer. MOEX_BUILD: build folder [build]. There is a hub, a proxy and a worker per kind of draft, for all
-// round trip times. They run alternately, and only one works at a time.
+// without a tokenizer. MOEX_BUILD: build folder [build]. There is a hub, a proxy and a worker per kind of draft, for
+// all round trip times. They run alternately, and only one works at a time.
 // CSV: see `columns`. tok_s: tokens per second of all users together, from the first token to the last, median of all
 // prompts. ratio: median over prompts of tok_s by that of off. tokens_per_step: of all answers. acceptance: accepted by
 // drafted tokens. at_N: of drafts that were right before position N, the share that is right there. share: ratio by
