@@ -30,7 +30,9 @@ const { Hub, NativeWorker, chat } = await import("../tests/browser/support/hub.m
 const { farAway } = await import("./far_away.mjs");
 
 const [num_users, context, rtt_ms] = [options.users, options.context, options.rtt].map(Number);
-const stall_ms_max = { 1: 3000, 2: 1000 }, stopped_ms = 20_000, max_tokens = 24;
+const stall_ms_max = { 1: 3000, 2: 1000 }, stopped_ms = 20_000;
+// A holder gets at most 8 MiB of keys and values before each step, and computes no step of a text before it has all.
+const more_tokens = 2 * Math.floor(context / 1000), max_tokens = 24 + more_tokens;
 const sentences = ["The old man sat by the sea and looked at the ships. ", "A key lay in the garden under a stone. ",
   "The king had two sons, and neither would speak. ", "In the winter the clock stood still for a day. "];
 const quantile = (list, q) => [...list].sort((a, b) => a - b)[Math.min(list.length - 1, Math.floor(list.length * q))];
@@ -109,7 +111,7 @@ async function settle(prompts, num_holders) {
     const { spans: { held }, coverage } = await hub.status();
     if (held.length === num_holders && held.every(({ proven }) => proven) && held.some(({ used }) => used)
         && (coverage.replicas_min >= 2 || performance.now() > patience)) return;
-    await chat(hub, request(prompts[0], "auto", 6));
+    await chat(hub, request(prompts[0], "auto", 6 + more_tokens));
   }
 }
 
