@@ -9,8 +9,8 @@ import { launchProfile, serving } from "../tests/browser/support/tab.mjs";
 const least_mb = 64, steps = 8;      // the slider of the join page: 64 MB doubled up to 8 times
 
 // Resolves to {page, stop()} once the tab has its experts. It opens the link `join` at the address `url`, which may be
-// a proxy of the hub. It lends at least `budget_mb` MB, or the most that the page
-// offers. `webgpu` false: a browser that finds no GPU, so that the tab computes on the processor.
+// a proxy of the hub. The tab lends at least `budget_mb` MB, or the most that the page offers. `webgpu` false: a
+// browser that finds no GPU, so that the tab computes on the processor.
 export async function startTab({ url, join: link }, { budget_mb = Infinity, webgpu = true } = {}) {
   const profile = mkdtempSync(join(tmpdir(), "moex-bench-tab-"));
   const context = await launchProfile(profile, { webgpu });

@@ -2,12 +2,12 @@
 // Each native worker, or with --tab each tab of Chromium, has a delay line of its own; the hub computes no experts
 // (--local-fallback off) but those of N layers [0], the first and the last ones. Both grains are measured with the
 // same hub and workers, in turns: `moex.spans: "off"` keeps an answer out of spans.
-//   node bench/span_bench.mjs [--shape NAME | --model DIR] [--rtt 0,5,20,50] [--workers 2] [--users 1,16] [--tokens 48]
+//   node bench/span_bench.mjs [--shape NAME | --model DIR] [--rtt 0,5,20,50] [--workers 2] [--users 1] [--tokens 48]
 //     [--own-layers N] [--prompt TOKENS] [--mbit R] [--grains both | spans] [--repeat 3] [--budget-mb 4096]
 //     [--drafts off | replay@P] [--late-share P --late-ms X] [--hub-args "ARGS"] [--worker-args "ARGS"] [--tab]
 //     [--header]
-// One swarm serves all round trip times and numbers of users: once all weights are loaded and the spans proven, the
-// lines get one round trip time after another, and with --mbit R Mbit/s in each direction.
+// --rtt and --users are lists, which one swarm serves: the lines get one round trip time after another, and with --mbit
+// R Mbit/s in each direction, once all weights are loaded and the spans are proven.
 // --grains spans leaves out the rounds of experts. {i} in --worker-args is the worker's number. A share P
 // [0] of the frames on each line, in both directions, is late by X ms [200] more, and what follows it waits.
 // NAME as in `moex-hub synth`. MOEX_BUILD: build folder [build], with moex-hub, moex-worker and delay_line. CSV: see
@@ -132,7 +132,8 @@ async function ask(one, seed, max_tokens, users, spans, { speculative = "off", .
   return rates.reduce((sum, rate) => sum + rate, 0);
 }
 
-// Answers until every span is proven and both ways are measured, then one of all of the most users at once.
+// Answers until every span is proven and both ways are measured. Then it asks for as many answers at once as there are
+// users at most.
 async function warmUp(one, first_seed) {
   let same = 0, before = "";
   for (let seed = 0; seed < warm_up_max; seed += 1) {

@@ -77,15 +77,16 @@ std::size_t DraftBudget::kind_of(std::uint32_t sequences) {
     return std::min<std::size_t>(std::bit_width(sequences), num_kinds - 1);
 }
 
-// Between the means of this kind and of a neighbour, durations are taken as linear. Without a
-// neighbour, the slope is half of that of a duration proportional to the number of sequences.
+// Between the means of this kind and of a neighbour, durations are taken as linear: of the one on
+// the side of `sequences`, or else of the other one. Without a neighbour, the slope is half of that
+// of a duration proportional to the number of sequences.
 double DraftBudget::plain_ms(std::uint32_t sequences) const {
     const std::size_t at = kind_of(sequences);
     const Kind& own = kinds_[at];
     const double steepest = own.plain_ms / own.plain_sequences;
     double slope = steepest / 2;
     const bool is_above = sequences > own.plain_sequences;
-    for (const std::size_t other : {is_above ? at - 1 : at + 1, is_above ? at + 1 : at - 1}) {
+    for (const std::size_t other : {is_above ? at + 1 : at - 1, is_above ? at - 1 : at + 1}) {
         if (other >= num_kinds || kinds_[other].num_plain < plain_steps_min) continue;
         const Kind& known = kinds_[other];
         const double least = std::min(own.plain_sequences, known.plain_sequences),
@@ -94,6 +95,7 @@ double DraftBudget::plain_ms(std::uint32_t sequences) const {
         slope = std::clamp(
             (known.plain_ms - own.plain_ms) / (known.plain_sequences - own.plain_sequences), 0.0,
             steepest);
+        break;
     }
     return own.plain_ms + slope * (sequences - own.plain_sequences);
 }

@@ -6,9 +6,9 @@
 //   @binding(4) sinks     read        `sinks` only: f32 [num_heads], a further logit of each head, which takes part in
 //                                     the softmax and has no value
 // With a window, the pages before it are left out.
-// One workgroup a head. The pages are taken in blocks of 256, for which each thread computes one page's weight. Then
-// they are divided into slices: a thread sums one quad of the values over the pages of one slice, of which it reads
-// eight before it needs the first. The order of all sums depends on the number of pages only.
+// A workgroup merges one head, in blocks of 256 pages. First each thread computes the weight of one page. Then each
+// thread sums one quad of the values over every n-th page (a slice), and reads eight quads before it needs the first.
+// The order of all sums depends on the number of pages only.
 // Dispatch (num_heads, number of rows, 1).
 // CPU reference: attend() in tests/web-worker/decoder_twins.h, normalised RMS error <= 1e-5.
 //@ host_checked

@@ -180,9 +180,9 @@ TEST(DraftBudgetTest, RowsDoNotPayWhileAnswersEndOrBecauseStepsWereSlowerOnce) {
         std::vector<double> gains;
         for (const double gain : {0.8, 0.64, 0.512, 0.41})
             gains.insert(gains.end(), are_drafted ? sequences : 0, gain);
-        std::uint32_t rows = 0, with_rows = 0;
+        std::uint32_t with_rows = 0;
         for (int i = 0; i < steps; ++i) {
-            rows = budget.choose(sequences, gains);
+            const std::uint32_t rows = budget.choose(sequences, gains);
             with_rows += rows > 0;
             const std::chrono::duration<double, std::milli> took(ms * (sequences + rows));
             budget.record(sequences, rows, std::chrono::duration_cast<Duration>(took));
@@ -192,7 +192,7 @@ TEST(DraftBudgetTest, RowsDoNotPayWhileAnswersEndOrBecauseStepsWereSlowerOnce) {
     EXPECT_EQ(run(64, 30, 2.3, false), 0u);
     EXPECT_LE(run(64, 60, 1.85, true), 16u);
     for (std::uint32_t sequences = 63; sequences >= 33; --sequences)
-        EXPECT_LE(run(sequences, 1, 1.85, false), 0u);
+        EXPECT_EQ(run(sequences, 1, 1.85, false), 0u);
     std::uint32_t with_rows = 0;
     for (std::uint32_t sequences = 63; sequences >= 17; --sequences)
         with_rows += run(sequences, 1, 1.85, true);
