@@ -102,6 +102,9 @@ wrong() {
     / Testing: / { is_its = substr($0, index($0, " Testing: ") + 10) == name }
     is_its' "$log")
   grep -E -A 25 '^ *not ok|: Failure$|ERROR: |: fatal' <<< "$said" | sed -n 1,60p || tail -n 30 <<< "$said"
+  # what stories said of themselves, for example how far each process was at a time limit
+  grep '^# ' <<< "$said" | grep -vE '^# (Subtest|tests|suites|pass|fail|cancelled|skipped|todo|duration_ms)\b' |
+    sed -n 1,40p || true
 }
 passed=$(named run | wc -l) failed=$(named fail | wc -l) skipped=$(named notrun | wc -l)
 echo

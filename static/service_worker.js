@@ -1,8 +1,10 @@
 // Keeps the chat page usable without its hub, but only in a browser whose user chose to compute answers "on this
-// device" (js/chat/away.js registers and removes it). The network is always tried first. Kept files are served when the
-// hub cannot be reached, under the same policy: their headers are stored with the bytes. Besides, weights that the
-// browser's files hold are served from there. Requests for the API and for other pages are not touched. The browser may
-// end this program at any moment: it keeps nothing in memory, and without it the same requests go to the hub.
+// device" (js/chat/away.js registers and removes it). The network is tried first. Kept files are served when the hub
+// cannot be reached, under the same policy: their headers are stored with the bytes. The other files of a kept page
+// then come from there at once: behind a proxy, each request for an absent hub may take seconds. Besides, weights that
+// the browser's files hold are served from there. Requests for the API and for other pages are not touched. The browser
+// may end this program at any moment: what it has in memory only saves time, and without it the same requests go to the
+// hub.
 // Messages in, with a port for the answer, true or false: {keep: true, hub_key, on_processor}. Until then "busy" is
 // sent each second.
 // A set of files replaces the stored set only if the hub's key that this browser knows has signed it.
@@ -40,14 +42,21 @@ async function keptFile(path) {
   return null;
 }
 
+const away_ms = 10000;
+let away_until = 0;      // the hub could not be reached just now
+
 self.addEventListener("fetch", (event) => {
-  const { method, url } = event.request;
+  const { method, mode, url } = event.request;
   const { origin, pathname, search } = new URL(url);
   if (method !== "GET" || origin !== self.location.origin || search !== "" || !isOfPage(pathname)) return;
   event.respondWith((async () => {
+    const stored = mode !== "navigate" && Date.now() < away_until ? await keptFile(pathname) : null;
+    if (stored) return stored;
     let error = null;
     const answer = await fetch(event.request).catch((reason) => { error = reason; });
-    if (answer && !away.includes(answer.status)) return answer;
+    const is_away = !answer || away.includes(answer.status);
+    away_until = is_away ? Date.now() + away_ms : 0;
+    if (!is_away) return answer;
     const kept = await keptFile(pathname) ?? answer;
     if (kept) return kept;
     throw error;

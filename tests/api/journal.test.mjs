@@ -15,20 +15,29 @@ import { postgresIsInstalled } from './postgres.mjs';
 // where other programs leave them a twentieth of a core.
 const how = { skip: postgresIsInstalled() ? false : 'SKIPPED: no postgresql-15', timeout: 300_000 };
 
-// Prints how far the processes and streams of a story are when its limit is over. So a lost event can be told from a
-// hub that gets no processor (`run` and `wait` of the scheduler, in ms).
-function explainTimeout(context, fleet, streams) {
-  context.signal.addEventListener('abort', () => {
-    for (const { pid } of fleet.hubs) {
+// Prints how far the processes and streams of a story are when its limit is over, and ends its hubs: a story that waits
+// for one of them then ends, too. So a lost event can be told from a hub that gets no processor (`run` and `wait` of the
+// scheduler, in ms). `front()` returns the front, if there is one.
+function explainTimeout(context, fleet, streams, front) {
+  context.signal.addEventListener('abort', async () => {
+    for (const { pid, stderr } of fleet.hubs) {
       const threads = existsSync(`/proc/${pid}/task`) ? readdirSync(`/proc/${pid}/task`) : [];
       const times = threads.map((id) => readFileSync(`/proc/${pid}/task/${id}/schedstat`, 'utf8').split(' '));
       const sum = (column) => Math.round(times.reduce((all, one) => all + Number(one[column]), 0) / 1e6);
-      console.error(`hub ${pid}: run ${sum(0)} ms, wait ${sum(1)} ms`);
+      console.error(`hub ${pid}: run ${sum(0)} ms, wait ${sum(1)} ms; ${lastLines(stderr())}`);
     }
     for (const [i, one] of streams.entries())
       console.error(`stream ${i}: ${one.events} events, whole ${one.whole}, ${JSON.stringify(one.error)}`);
+    console.error(`front: ${lastLines(front()?.stderr() ?? '')}`);
+    for (const hub of fleet.hubs) {
+      const status = fetch(`${hub.url}/api/status`, { signal: AbortSignal.timeout(2000) });
+      console.error(await status.then(async (one) => JSON.stringify((await one.json()).engine), String));
+      hub.signal('SIGKILL');
+    }
+    await front()?.kill();
   });
 }
+const lastLines = (text) => text.trimEnd().split('\n').slice(-4).join(' | ');
 
 // Reads a stream of lines of JSON, as Ollama has them, to its end.
 function lines(url, body, onLine = () => {}) {
@@ -65,7 +74,7 @@ test('streams go on at other hubs while hubs are killed', how, (context) => inFo
     front = await startFront(['--store', fleet.store.url, '--fleet-key', fleet.key]);
     const count = 12, tokens = 300;
     const latest = [];
-    explainTimeout(context, fleet, latest);
+    explainTimeout(context, fleet, latest, () => front);
     const chat = (url, i) => stream(`${url}/v1/chat/completions`, {
       body: question(i, tokens), onEvent: (out) => { latest[i] = out; },
     });

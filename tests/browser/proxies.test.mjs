@@ -83,12 +83,16 @@ async function inPages(base, story, expected = [401]) {
   } finally { await context.close(); }
 }
 
+// Resolves once a chat page knows its hub. It then removes the service worker, since its place is the hub; what a story
+// stores afterwards stays.
+const knowsHub = (page) => page.waitForFunction(() => document.getElementById("model").textContent !== "");
+
 // Opens the chat page with the API key, as if its user had entered it.
 async function openChat(open) {
   const page = await open("");
   await page.evaluate((text) => sessionStorage.setItem("moex-key", JSON.stringify(text)), key);
   await page.reload();
-  await page.waitForFunction(() => document.getElementById("model").textContent !== "");
+  await knowsHub(page);
   return page;
 }
 
@@ -123,6 +127,7 @@ async function pagesWork({ hub, hub_url, base }) {
 async function pageIsKept({ hub, base }) {
   await inPages(base, async ({ open }) => {
     const page = await open("");
+    await knowsHub(page);
     await page.evaluate(async () => {
       localStorage.setItem("other", "1");
       await caches.open("other");
@@ -137,13 +142,15 @@ async function pageIsKept({ hub, base }) {
     await page.locator("#forget").click();
     await page.locator("#forget-yes").click();
     await page.locator("#toast", { hasText: "has been deleted" }).waitFor();
+    await knowsHub(page);
     const left = await page.evaluate(async () => ({
       values: Object.keys(localStorage), caches: await caches.keys(),
       workers: (await navigator.serviceWorker.getRegistrations()).length,
     }));
     assert.deepEqual(left, { values: ["other"], caches: ["other"], workers: 0 });
 
-    await page.evaluate(async () => (await import(new URL("js/chat/away.js", location.href))).keepPage(null));
+    const keepPage = async () => (await import(new URL("js/chat/away.js", location.href))).keepPage(null);
+    assert.equal(await page.evaluate(keepPage), true);
     // The proxy now answers 502, and the kept page opens instead.
     await hub.stop();
     await page.reload();

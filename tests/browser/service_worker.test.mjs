@@ -27,14 +27,18 @@ after(async () => {
 });
 
 // Opens a page that the service worker controls, with the model's files in the browser. `front.asked`: the paths below
-// /weights/ that the hub was asked for; end() ends the service worker.
+// /weights/ that the hub was asked for. `front.away`: a list takes the paths of all requests, which then get 503. end()
+// ends the service worker.
 async function open(t) {
   const front = await Front.start(hub, (request, response, pass) => {
     delete request.headers.origin;
     if (request.url.startsWith("/weights/")) front.asked.push(request.url);
-    return pass();
+    if (!front.away) return pass();
+    front.away.push(request.url);
+    return response.writeHead(503).end();
   });
   front.asked = [];
+  front.away = null;
   t.after(() => front.stop());
   const { context, page } = await openTestWorker(t, browser, front, program);
   const { files } = await (await fetch(`${hub.url}/api/package`)).json();
@@ -133,7 +137,15 @@ test("the service worker is ended while it serves, while it writes, and while it
   });
   const keeping = inAway(page, "keepPage", null);
   await end();
-  if (!await Promise.race([keeping, inAway(page, "keepPage", null)])) await inAway(page, "keepPage", null);
+  const again = inAway(page, "keepPage", null);
+  if (!await Promise.race([keeping, again])) await inAway(page, "keepPage", null);
+  await again;
+  // A proxy says that its hub is away: it is asked for one file of the page, and not for each.
+  front.away = [];
+  const kept = ["js/api.js", "js/chat.js", "css/app.css"];
+  for (const name of kept)
+    assert.equal(await page.evaluate(async (path) => (await fetch(path)).status, name), 200, name);
+  assert.deepEqual(front.away.filter((url) => !url.startsWith("/api/")), ["/js/api.js"]);
   await front.stop();
   await page.goto(`${front.url}/`);
   await page.locator("#prompt").waitFor();
