@@ -107,7 +107,9 @@ void EngineState::make_cache() {
                         .slots = device.state_slots(),
                         .snapshot_bytes_max = plan.copy_bytes_max,
                         .companion_bytes = companion_bytes,
-                        .ended = options.sequence_ended};
+                        .ended = options.sequence_ended,
+                        .kept = options.sequence_kept,
+                        .resumed = options.sequence_resumed};
     // Cores that replace a device with slots for windows have the bytes that it had.
     if (cache && made.mover.num_window_slots == 0 && cache->page_bytes() > 0)
         made.num_pages = static_cast<std::uint32_t>(std::min<std::uint64_t>(
@@ -348,9 +350,13 @@ bool EngineState::begin_step() {
         {
             std::unique_lock lock(mutex);
 
-            wake.wait(lock, [&] {
+            while (!wake.wait_for(lock, options.rest_every, [&] {
                 return stopping || !running.empty() || !waiting.empty() || !dropped.empty();
-            });
+            })) {
+                lock.unlock();
+                if (options.rested) options.rested();
+                lock.lock();
+            }
 
             if (running.empty() && !waiting.empty()) wait_for_arrivals(lock);
             if (stopping) return false;

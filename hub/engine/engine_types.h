@@ -57,6 +57,13 @@ struct EngineOptions {
     bool noise_prompts = false;
     // Called on the engine's thread with the id of a sequence (KvCache::Sequence::id()) that ends.
     std::function<void(std::uint64_t id)> sequence_ended;
+    // The same, if another one may take the id over; and when one does, which begins with its first
+    // `num_tokens` tokens. Both are given, or none: then no id is taken over.
+    std::function<void(std::uint64_t id)> sequence_kept;
+    std::function<void(std::uint64_t id, std::uint32_t num_tokens)> sequence_resumed;
+    // Called on the engine's thread once for each `rest_every` without work. Empty: nothing is.
+    std::function<void()> rested;
+    Duration rest_every = std::chrono::minutes(1);
 };
 
 // How the engine spent its time, over finished steps. A device that cannot separate its head from

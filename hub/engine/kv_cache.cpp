@@ -8,6 +8,7 @@
 #include <bit>
 #include <cerrno>
 #include <cstring>
+#include <set>
 #include <stdexcept>
 #include <utility>
 
@@ -53,6 +54,8 @@ KvCache::KvCache(const ModelConfig& config, KvCacheOptions options)
     for (auto* const counts : {&holders_, &window_holders_}) counts->resize(num_numbers_);
     for (auto* const times : {&released_, &window_released_}) times->resize(num_numbers_);
     has_window_.resize(num_numbers_);
+    if (options_.ended && options_.kept && options_.resumed && window_ == 0)
+        ended_with_.resize(num_numbers_);
     free_.reserve(num_numbers_);
     for (std::uint32_t page = num_numbers_; page-- > 0;) free_.push_back(page);
     MOEX_CHECK(!has_slots() || window_ > 0, "slots are those of layers with a window");
@@ -296,6 +299,7 @@ void KvCache::free_page(std::uint32_t page) {
 void KvCache::unpublish(std::uint32_t page) {
     index_.erase(page);
     snapshots_.drop(page);
+    if (!ended_with_.empty()) ended_with_[page] = 0;  // it will have other tokens
     if (window_bytes_ == 0 || !has_window_[page] || window_holders_[page] > 0) return;
     end_idle(window_released_[page]);
     drop_window(page);
@@ -330,9 +334,35 @@ KvCache::Sequence::Sequence(KvCache& cache, std::string scope)
 
 // Returns all pages, and reports the end of the sequence.
 void KvCache::Sequence::end() {
-    roll_back(0);
     const std::uint64_t id = std::exchange(id_, 0);
-    if (id != 0 && cache_->options_.ended) cache_->options_.ended(id);
+    const bool is_kept = id != 0 && num_published_ > 0 && !cache_->ended_with_.empty();
+    if (is_kept) {
+        std::map<std::uint64_t, Kept>& kept = cache_->kept_;
+        kept.emplace(++cache_->num_ends_, Kept{id, num_published_});
+        for (std::uint32_t i = 0; i < num_published_; ++i)
+            if (cache_->index_.holds(pages_[i])) cache_->ended_with_[pages_[i]] = cache_->num_ends_;
+        // Those without a page are never taken over.
+        if (kept.size() > 2 * std::size_t{cache_->num_numbers_}) {
+            const auto& pages = cache_->ended_with_;
+            const std::set<std::uint64_t> named(pages.begin(), pages.end());
+            std::erase_if(kept, [&](const auto& one) { return !named.contains(one.first); });
+        }
+    }
+    roll_back(0);
+    const auto& tell = is_kept ? cache_->options_.kept : cache_->options_.ended;
+    if (id != 0 && tell) tell(id);
+}
+
+// Takes over the number of the sequence that had this one's pages last, if it has ended and this
+// one has at least half of its pages: a text that only begins with the same instructions leaves it
+// to one that goes on.
+void KvCache::Sequence::resume_text() {
+    if (cache_->ended_with_.empty() || num_published_ == 0) return;
+    const auto found = cache_->kept_.find(cache_->ended_with_[pages_[num_published_ - 1]]);
+    if (found == cache_->kept_.end() || 2 * num_published_ < found->second.num_pages) return;
+    cache_->options_.ended(std::exchange(id_, found->second.id));
+    cache_->kept_.erase(found);
+    cache_->options_.resumed(id_, num_tokens_);
 }
 
 KvCache::Sequence::Sequence(Sequence&& other) noexcept
@@ -557,6 +587,7 @@ CompanionPtr KvCache::Sequence::adopt(
     }
     // The pages from before are behind the windows now, as far as they are before `seen`.
     const auto had = end - static_cast<std::uint32_t>(nodes.size());
+    if (had == 0) resume_text();
     for (; first_window_ < std::min(seen, had); ++first_window_)
         cache_->release_window(pages_[first_window_]);
     first_window_ = seen;

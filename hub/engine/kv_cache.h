@@ -73,8 +73,13 @@ struct KvCacheOptions {
     StateSlotSizes slots = {};
     std::uint64_t snapshot_bytes_max = 0;  // of copies of recurrent states, with their companions
     std::uint64_t companion_bytes = 0;     // most bytes of a companion of such a copy
-    // Called with the id of a sequence when it ends; empty: nothing is called.
-    std::function<void(std::uint64_t id)> ended = {};
+    // Called with the id of a sequence when it ends: `kept` if another one may take the id over,
+    // `ended` if none will. Then with an id that was taken over, together with the first
+    // `num_tokens` tokens: others that know the kept one know these tokens of the new one. Without
+    // `kept` and `resumed` no id is taken over, nor where layers have windows: the rows behind a
+    // window may have been sent as zeros.
+    std::function<void(std::uint64_t id)> ended = {}, kept = {};
+    std::function<void(std::uint64_t id, std::uint32_t num_tokens)> resumed = {};
 };
 
 // Bytes in memory; where a device stores the rows, they and the states are in its memory.
@@ -127,6 +132,8 @@ class KvCache {
     // Bytes of all rows in memory: those that sequences need, and those kept for later sequences.
     std::uint64_t used_bytes() const { return used_bytes_; }
     KvMemory memory() const;
+    // Number of ended sequences whose id may be taken over: about two a page at most.
+    std::size_t kept_texts() const { return kept_.size(); }
     // Frees the memory of spare recurrent states, as long as there are more than `states_max` in
     // all.
     void trim_states(std::uint32_t states_max) { blocks_.trim(states_max); }
@@ -144,7 +151,8 @@ class KvCache {
         Sequence(Sequence&& other) noexcept;
         Sequence& operator=(Sequence&& other) noexcept;
         ~Sequence();
-        // A number that no other sequence of this process has.
+        // A number that no other living sequence of this process has. A sequence that takes over
+        // pages has the number of the one that had them last, if that one has ended.
         std::uint64_t id() const { return id_; }
         std::uint32_t num_tokens() const { return num_tokens_; }
         // The page numbers of the sequence, in the order of positions: the first page has the
@@ -261,6 +269,7 @@ class KvCache {
         void make_state();
         std::optional<PrefixIndex::NodeId> published_end() const;
         void end();
+        void resume_text();
         KvCache* cache_;
         std::string scope_;
         std::vector<std::uint32_t> pages_;
@@ -343,6 +352,16 @@ class KvCache {
     std::vector<std::uint32_t> window_slot_, free_slots_;
     std::uint64_t releases_ = 0;
     std::vector<std::uint32_t> free_;
+    // Ends are numbered, since a sequence may go on under the id of an ended one and then differ
+    // from it. For each published page, the last end of a sequence that had it as such; 0: none.
+    // And by this number the ids that no sequence has taken over. Empty if nobody is told of ends.
+    std::vector<std::uint64_t> ended_with_;
+    struct Kept {
+        std::uint64_t id = 0;
+        std::uint32_t num_pages = 0;
+    };
+    std::map<std::uint64_t, Kept> kept_;
+    std::uint64_t num_ends_ = 0;
     RecurrentBlocks blocks_;
     std::unique_ptr<StateSlots> slots_;  // null: the states are in memory here
     RecurrentSnapshots snapshots_;

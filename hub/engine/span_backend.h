@@ -102,6 +102,12 @@ class SpanBackend {
     virtual void record(const PlannedSpan& span, std::uint32_t num_rows, Duration took) = 0;
     // The sequence has ended: workers forget it.
     virtual void ended(std::uint64_t sequence) = 0;
+    // The sequence has ended, and workers may keep what they have of it: another text may go on
+    // under its number.
+    virtual void kept(std::uint64_t sequence) { ended(sequence); }
+    // Another text goes on under the number of a kept sequence, of which it has the first
+    // `num_tokens` tokens.
+    virtual void resumed(std::uint64_t /*sequence*/, std::uint32_t /*num_tokens*/) {}
 };
 
 }  // namespace moex

@@ -131,6 +131,41 @@ test("a holder that stops, breaks, leaves or is killed changes no text", { timeo
   assert.equal(last.held.length, 1);
 });
 
+// A holder keeps what it has of an ended text for one that continues it.
+test("a later turn brings a holder only what it lacks", { timeout: 300_000 }, async (t) => {
+  const hub = await Hub.start([...exact, "--local-fallback", "off", "--spans", "auto"]);
+  t.after(() => hub.remove());
+  const far = await farFrom(t, hub);
+  await start(t, far, ["--nickname", "experts", "--backend", "cpu", "--arithmetic", "exact"]);
+  await start(t, far, ["--nickname", "one", "--budget-mb", "64"]);
+  await asked(hub, "a trip", ({ spans }) => spans.held.some(isUsed));
+  const plot = "The gardener walks along the wall and looks at roses. ".repeat(60);
+  const messages = [{ role: "user", content: `Tell me a story about a garden. ${plot}` }];
+  const turn = async () => {
+    const { spans: before } = await hub.status();
+    const { text, error, usage } = await chat(hub, { ...request, messages });
+    assert.equal(error, null);
+    const { spans } = await hub.status();
+    const [rows, trips] = [spans.kv_rows - before.kv_rows, spans.trips - before.trips];
+    return { text, tokens: usage.prompt_tokens, rows, trips };
+  };
+  // A holder that was late just now is not asked for a while.
+  let last = await turn();
+  for (let tries = 0; tries < 50 && last.trips === 0; ++tries) last = await turn();
+  assert.ok(last.tokens > 600 && last.trips > 0, JSON.stringify(last));
+  let trips = 0;
+  for (let i = 0; i < 4; ++i) {
+    messages.push({ role: "assistant", content: last.text }, { role: "user", content: "And then?" });
+    const next = await turn();
+    t.diagnostic(`${next.rows} rows were sent of ${next.tokens} tokens, ${next.trips} trips`);
+    trips += next.trips;
+    // Rows that the hub computed for a check or before the holder was asked, and those of a page that was not full.
+    assert.ok(next.rows < next.tokens / 2, `${next.rows} rows of ${next.tokens} tokens were sent`);
+    last = next;
+  }
+  assert.ok(trips > 0, "the answers went through the holder");
+});
+
 test("a hub on a GPU sends layers away, and a killed holder fails no answer", { timeout: 300_000 }, async (t) => {
   const hub = await Hub.start([...exact, ...onGpu, "--local-fallback", "off", "--spans", "auto"]);
   t.after(() => hub.remove());

@@ -69,7 +69,12 @@ void SpanDecoder::step(const SpanStep& step, std::function<void(Result<SpanAnswe
         answer.verdict = states_.check(step.sequences);
     if (answer.verdict == SpanVerdict::done) answer.verdict = pages_.reserve(step.sequences, freed);
     clear(freed);
-    if (answer.verdict != SpanVerdict::done) return done(std::move(answer));
+    if (answer.verdict != SpanVerdict::done) {
+        std::vector<std::uint64_t> ids;
+        for (const SpanSequence& one : step.sequences) ids.push_back(one.id);
+        end(ids);
+        return done(std::move(answer));
+    }
 
     DecoderBatch batch = batch_of(step.sequences);
     if (!recurrent_.empty()) {
@@ -94,6 +99,18 @@ void SpanDecoder::step(const SpanStep& step, std::function<void(Result<SpanAnswe
 }
 
 SpanVerdict SpanDecoder::take_kv(const SpanKv& kv) {
+    const SpanVerdict verdict = store(kv);
+    if (verdict != SpanVerdict::done) end(std::span(&kv.sequence, 1));
+    return verdict;
+}
+
+SpanVerdict SpanDecoder::take_state(const SpanState& state) {
+    const SpanVerdict verdict = store(state);
+    if (verdict != SpanVerdict::done) end(std::span(&state.sequence, 1));
+    return verdict;
+}
+
+SpanVerdict SpanDecoder::store(const SpanKv& kv) {
     if (kv.num_layers != num_layers() - recurrent_.size() ||
         kv.kv_size != decoder_->model().kv_size())
         return SpanVerdict::no_span;
@@ -120,7 +137,7 @@ SpanVerdict SpanDecoder::take_kv(const SpanKv& kv) {
     return verdict;
 }
 
-SpanVerdict SpanDecoder::take_state(const SpanState& state) {
+SpanVerdict SpanDecoder::store(const SpanState& state) {
     const std::uint64_t floats = DecoderMemory::state_bytes(decoder_->model()) / sizeof(float);
     if (recurrent_.empty() || state.num_layers != recurrent_.size() ||
         state.floats.size() != floats)

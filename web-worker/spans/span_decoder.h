@@ -34,11 +34,12 @@ class SpanDecoder {
     const GpuDecoder& decoder() const { return *decoder_; }
 
     // Computes a step. `done` gets the answer, also when the step is refused, or an error of the
-    // device. The next step, or other call, may be made after `done` was called.
+    // device. The next step, or other call, may be made after `done` was called. A refused step
+    // ends its sequences, since the hub may have sent others that assume it.
     void step(const SpanStep& step, std::function<void(Result<SpanAnswer>)> done);
-    // Stores keys and values that were computed elsewhere.
+    // Store keys and values, or the state of one layer, that were computed elsewhere. If they
+    // cannot be stored, the sequence ends.
     SpanVerdict take_kv(const SpanKv& kv);
-    // Stores the state of one layer that was computed elsewhere.
     SpanVerdict take_state(const SpanState& state);
     void end(std::span<const std::uint64_t> sequences);
     void end_all();
@@ -49,6 +50,8 @@ class SpanDecoder {
 
   private:
     DecoderBatch batch_of(std::span<const SpanSequence> sequences);
+    SpanVerdict store(const SpanKv& kv);
+    SpanVerdict store(const SpanState& state);
     void clear(std::vector<std::uint32_t>& freed);
     void clear(const SpanStates::Freed& freed);
     void measure_next(std::size_t index, std::array<std::uint32_t, 3> us,

@@ -383,7 +383,7 @@ class SpanWorker : public SpanHost {
     }
 
     void handle(SpanKv&& kv) {
-        // Rows that cannot be stored make the next step of the sequence be refused.
+        // Rows that cannot be stored end the sequence, so that its next step is refused.
         if (serves(kv.span)) decoder_->take_kv(kv);
     }
     void handle(SpanState&& state) {

@@ -416,6 +416,20 @@ void HubProgram::add_memory_of_drafts() {
     }
 }
 
+// Lets contributors compute layers whole.
+void HubProgram::use_spans(SpanClient* spans) {
+    if (gpu_)
+        gpu_->use_spans(spans);
+    else
+        model_.decoder->use_spans(spans);
+    engine_options_.sequence_ended = [spans](std::uint64_t id) { spans->ended(id); };
+    engine_options_.sequence_kept = [spans](std::uint64_t id) { spans->kept(id); };
+    engine_options_.sequence_resumed = [spans](std::uint64_t id, std::uint32_t num_tokens) {
+        spans->resumed(id, num_tokens);
+    };
+    engine_options_.rested = [spans] { spans->forget_ended(); };
+}
+
 void HubProgram::join_rooms() {
     SwarmOptions swarm_options = swarm_options_of(settings_, model_.package, *registry_);
     swarm_options.closed_for = [this](std::string_view worker_key) -> Duration {
@@ -458,13 +472,7 @@ void HubProgram::join_rooms() {
     if (default_vectors_) late_calls_ = make_late_calls(*swarm_, default_vectors_);
     open_own_layers();
     StepDevice& device = gpu_ ? static_cast<StepDevice&>(*gpu_) : *model_.decoder;
-    if (SpanClient* const spans = swarm_->spans()) {
-        if (gpu_)
-            gpu_->use_spans(spans);
-        else
-            model_.decoder->use_spans(spans);
-        engine_options_.sequence_ended = [spans](std::uint64_t id) { spans->ended(id); };
-    }
+    if (SpanClient* const spans = swarm_->spans()) use_spans(spans);
     steps_.emplace(device, model_.package);
     engine_.emplace(*steps_, experts(), engine_options_);
 

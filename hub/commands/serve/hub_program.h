@@ -59,6 +59,7 @@ class HubProgram {
     Status open_pages();
     KeptPagesParts kept_pages_parts() const;
     Status open_signing_key();
+    void use_spans(SpanClient* spans);
     void join_rooms();
     // Reads the key of --fleet-key.
     Status open_fleet_key();

@@ -84,7 +84,7 @@ SpanTrust& SpanClient::record_of(const ReadySpan& span) {
 SpanUse SpanClient::use_of(Span& span, const SpanBatch& batch) {
     const TimePoint now = options_.now();
     if (!batch.may_leave || span.trust.has_ended() || now < span.suspended_until ||
-        !span.sequences.has_room(batch.sequences))
+        !span.sequences.has_room(batch.sequences, true))
         return SpanUse::here;
 
     const auto here = here_[{span.span.first_layer, span.span.end_layer}].expected(batch.num_rows),
@@ -148,7 +148,7 @@ bool SpanClient::takes_check(Span& span, const SpanBatch& batch, PlannedSpan& fi
 void SpanClient::stand_by(Span& span, const SpanBatch& batch, const PlannedSpan& first) {
     span.standby = true;
     if (!batch.may_leave || span.trust.has_ended() || options_.now() < span.suspended_until ||
-        !span.sequences.has_room(batch.sequences))
+        !span.sequences.has_room(batch.sequences, true))
         return;
     // A standby with recurrent states computes copies of steps until it has a record. It gets no
     // state beside: the hub's own is that of the text, and continues if the first one leaves.
@@ -174,6 +174,7 @@ void SpanClient::stand_by(Span& span, const SpanBatch& batch, const PlannedSpan&
 std::vector<PlannedSpan> SpanClient::plan(const SpanBatch& batch) {
     settle_checks();
     refresh();
+    forget_ended();
     // A step that was stopped before the layers of a check has sent none.
     for (auto& [id, span] : spans_)
         if (std::none_of(checks_.begin(), checks_.end(),
@@ -253,7 +254,7 @@ std::unique_ptr<SpanRound> SpanClient::submit_again(const PlannedSpan& planned,
                                     span.span.end_layer == planned.end_layer;
         if (!holds_the_same || span.is_silent || !span.trust.is_proven() ||
             span.trust.has_ended() || options_.now() < span.suspended_until ||
-            !span.sequences.has_room(batch.sequences) || !has_states(span, batch.sequences) ||
+            !span.sequences.has_room(batch.sequences, true) || !has_states(span, batch.sequences) ||
             !bring(span, batch, options_.kv_bytes_at_once))
             continue;
         return std::make_unique<Round>(*this, std::vector{send(span, batch.sequences, x)},
@@ -350,6 +351,20 @@ void SpanClient::record(const PlannedSpan& span, std::uint32_t num_rows, Duratio
 void SpanClient::ended(std::uint64_t sequence) {
     for (auto& [id, span] : spans_)
         if (span.sequences.end(sequence)) link_.send(id, 0, encode_span_end({sequence}));
+}
+
+void SpanClient::kept(std::uint64_t sequence) {
+    for (auto& [id, span] : spans_) span.sequences.keep(sequence, options_.now());
+}
+
+void SpanClient::resumed(std::uint64_t sequence, std::uint32_t num_tokens) {
+    for (auto& [id, span] : spans_) span.sequences.resume(sequence, num_tokens);
+}
+
+void SpanClient::forget_ended() {
+    const TimePoint before = options_.now() - options_.kept_after_end;
+    for (auto& [id, span] : spans_)
+        while (drop_ended(span, before)) {}
 }
 
 void SpanClient::show() {

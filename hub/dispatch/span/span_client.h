@@ -97,6 +97,10 @@ class SpanClient : public SpanBackend {
                                             std::span<const float> x) override;
     void record(const PlannedSpan& span, std::uint32_t num_rows, Duration took) override;
     void ended(std::uint64_t sequence) override;
+    void kept(std::uint64_t sequence) override;
+    void resumed(std::uint64_t sequence, std::uint32_t num_tokens) override;
+    // Lets the workers forget the kept sequences that ended `kept_after_end` ago.
+    void forget_ended();
 
     SpanCounters counters() const;
     std::vector<SpanView> views() const;
@@ -165,6 +169,8 @@ class SpanClient : public SpanBackend {
     bool checks_with_weights(const Span& span, std::uint32_t num_rows);
     bool bring(Span& span, const SpanBatch& batch, std::uint64_t bytes_max);
     bool bring_states(Span& span, const SpanBatch& batch);
+    bool drop_ended(Span& span, TimePoint before);
+    bool make_room(Span& span, std::span<const SpanSequence> sequences);
     bool has_states(const Span& span, std::span<const SpanSequence> sequences) const;
     bool takes_check(Span& span, const SpanBatch& batch, PlannedSpan& first);
     void stand_by(Span& span, const SpanBatch& batch, const PlannedSpan& first);

@@ -12,8 +12,9 @@ constexpr std::uint64_t kv_frame_bytes = 1u << 20;
 }  // namespace
 
 // Sends keys and values that the worker lacks, at most `bytes_left` bytes. Returns true if it lacks
-// none.
+// none, and has pages for the rows.
 bool SpanClient::bring(Span& span, const SpanBatch& batch, std::uint64_t bytes_left) {
+    if (!make_room(span, batch.sequences)) return false;
     const std::uint32_t num_layers = span.span.num_layers() - span.num_recurrent;
     if (num_layers == 0) return bring_states(span, batch);
     const std::uint64_t row_bytes = span_kv_bytes(num_layers, 1, options_.kv_size);
@@ -47,6 +48,22 @@ bool SpanClient::bring(Span& span, const SpanBatch& batch, std::uint64_t bytes_l
         }
     }
     return bring_states(span, batch);
+}
+
+// Lets the worker forget the sequence that ended first. Returns false if none ended before
+// `before`.
+bool SpanClient::drop_ended(Span& span, TimePoint before) {
+    const std::optional<std::uint64_t> ended = span.sequences.drop_ended(before);
+    if (ended) link_.send(span.span.id, 0, encode_span_end({*ended}));
+    return ended.has_value();
+}
+
+// Lets the worker forget ended sequences until it has pages for these rows. Returns false if it has
+// too few even so.
+bool SpanClient::make_room(Span& span, std::span<const SpanSequence> sequences) {
+    while (!span.sequences.has_room(sequences))
+        if (!drop_ended(span, TimePoint::max())) return false;
+    return true;
 }
 
 // Returns true if the worker can go on with these sequences without a state from here.

@@ -80,6 +80,9 @@ struct SpanOptions {
     std::uint32_t checks_at_once = 8;
     std::uint64_t check_bytes_at_once = 64u << 20;
     std::uint32_t standby_rows = 16;
+    // How long a worker may keep what it has of a sequence that has ended, for a text that
+    // continues it.
+    Duration kept_after_end = std::chrono::minutes(10);
     // The clock of the engine's side, and what it shares with the strand; null: the strand makes
     // it. A simulation has its own.
     std::function<TimePoint()> now = now_steady;

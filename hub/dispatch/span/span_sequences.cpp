@@ -1,6 +1,7 @@
 #include "hub/dispatch/span/span_sequences.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace moex {
 
@@ -10,9 +11,11 @@ std::uint32_t SpanSequences::known(std::uint64_t id) const {
 }
 
 void SpanSequences::set(std::uint64_t id, std::uint32_t num_tokens) {
-    std::uint32_t& tokens = sequences_[id].num_tokens;
-    pages_used_ = pages_used_ - pages_for(tokens) + pages_for(num_tokens);
-    tokens = num_tokens;
+    Sequence& sequence = sequences_[id];
+    const std::uint64_t pages = pages_for(num_tokens);
+    pages_used_ += pages - sequence.pages;
+    sequence.num_tokens = num_tokens;
+    sequence.pages = pages;
 }
 
 void SpanSequences::keep_states_from(std::uint64_t id, std::uint32_t first) {
@@ -29,7 +32,8 @@ bool SpanSequences::has_state(std::uint64_t id, std::uint32_t num_tokens) const 
 void SpanSequences::at_most(std::uint64_t id, std::uint32_t num_tokens) {
     // The worker keeps its pages until the next step of the sequence, which gives them back.
     const auto found = sequences_.find(id);
-    if (found != sequences_.end() && found->second.num_tokens > num_tokens) set(id, num_tokens);
+    if (found != sequences_.end())
+        found->second.num_tokens = std::min(found->second.num_tokens, num_tokens);
 }
 
 void SpanSequences::doubt(std::uint64_t id, std::uint32_t num_tokens) {
@@ -41,18 +45,48 @@ void SpanSequences::doubt(std::uint64_t id, std::uint32_t num_tokens) {
 bool SpanSequences::end(std::uint64_t id) {
     const auto found = sequences_.find(id);
     if (found == sequences_.end()) return false;
-    pages_used_ -= pages_for(found->second.num_tokens);
+    take_back(found->second);
+    pages_used_ -= found->second.pages;
     sequences_.erase(found);
     return true;
 }
 
-bool SpanSequences::has_room(std::span<const SpanSequence> sequences) const {
-    std::uint64_t pages = pages_used_, num_sequences = sequences_.size();
+void SpanSequences::keep(std::uint64_t id, TimePoint now) {
+    const auto found = sequences_.find(id);
+    if (found == sequences_.end() || found->second.end != 0) return;
+    found->second.end = ++num_ends_;
+    kept_.emplace(num_ends_, Ended{id, now});
+    pages_kept_ += found->second.pages;
+}
+
+// The sequence is not one of the kept ones any more.
+void SpanSequences::take_back(Sequence& sequence) {
+    if (kept_.erase(std::exchange(sequence.end, 0)) > 0) pages_kept_ -= sequence.pages;
+}
+
+void SpanSequences::resume(std::uint64_t id, std::uint32_t num_tokens) {
+    const auto found = sequences_.find(id);
+    if (found == sequences_.end()) return;
+    take_back(found->second);
+    at_most(id, num_tokens);
+}
+
+std::optional<std::uint64_t> SpanSequences::drop_ended(TimePoint before) {
+    if (kept_.empty() || kept_.begin()->second.at >= before) return std::nullopt;
+    const std::uint64_t id = kept_.begin()->second.id;
+    end(id);
+    return id;
+}
+
+bool SpanSequences::has_room(std::span<const SpanSequence> sequences, bool without_kept) const {
+    std::uint64_t pages = pages_used_ - (without_kept ? pages_kept_ : 0),
+                  num_sequences = sequences_.size() - (without_kept ? kept_.size() : 0);
     for (const SpanSequence& one : sequences) {
-        const std::uint64_t held = pages_for(known(one.id)),
-                            wanted = pages_for(std::uint64_t{one.num_before} + one.num_rows);
-        pages += wanted - std::min(wanted, held);
-        if (!sequences_.contains(one.id)) ++num_sequences;
+        const auto found = sequences_.find(one.id);
+        // The step gives back what the worker has beyond it.
+        if (found != sequences_.end()) pages -= found->second.pages;
+        pages += pages_for(std::uint64_t{one.num_before} + one.num_rows);
+        if (found == sequences_.end()) ++num_sequences;
     }
     return pages <= num_pages_ && (sequences_max_ == 0 || num_sequences <= sequences_max_);
 }

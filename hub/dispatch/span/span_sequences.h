@@ -1,13 +1,17 @@
 // What the holder of a span knows of each sequence: the number of tokens whose keys and values it
-// has, the pages that they take, and from which position on its recurrent states can go on. Pure.
+// has, the pages that they take, and from which position on its recurrent states can go on. What
+// the worker has of an ended sequence stays there for a text that continues it, as long as there is
+// room. Pure.
 // Owner: the engine's thread.
 //   sequence 5 has 40 tokens at the worker; the hub computed 3 more rows here: 40 of 43 are known
 #pragma once
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
 
+#include "hub/base/clock.h"
 #include "protocol/span_messages.h"
 
 namespace moex {
@@ -37,10 +41,18 @@ class SpanSequences {
     void doubt(std::uint64_t id, std::uint32_t num_tokens);
     // The hub writes rows from `num_tokens` on without the worker.
     void at_most(std::uint64_t id, std::uint32_t num_tokens);
-    // Returns true if the worker knew the sequence.
+    // The sequence has ended, and the worker forgets it. Returns true if it knew it.
     bool end(std::uint64_t id);
-    // Returns true if the worker has pages for these rows.
-    bool has_room(std::span<const SpanSequence> sequences) const;
+    // The sequence has ended. What the worker has of it stays until it is dropped.
+    void keep(std::uint64_t id, TimePoint now);
+    // Another one goes on under its number, of which the worker knows `num_tokens` tokens at most.
+    void resume(std::uint64_t id, std::uint32_t num_tokens);
+    // Returns the sequence that ended first, and counts its pages as free; nullopt if none ended
+    // before `before`. The worker must forget it.
+    std::optional<std::uint64_t> drop_ended(TimePoint before = TimePoint::max());
+    // Returns true if the worker has pages for these rows; `without_kept`: if it had them once all
+    // ended sequences were dropped.
+    bool has_room(std::span<const SpanSequence> sequences, bool without_kept = false) const;
 
   private:
     std::uint64_t pages_for(std::uint64_t num_tokens) const {
@@ -49,10 +61,19 @@ class SpanSequences {
     static constexpr std::uint32_t no_states = ~0u;
     struct Sequence {
         std::uint32_t num_tokens = 0, states_from = no_states;
+        std::uint64_t pages = 0;  // that the worker has, until it gets another frame
+        std::uint64_t end = 0;    // ends are numbered; 0: the sequence has not ended
     };
-    std::uint64_t num_pages_, page_tokens_, pages_used_ = 0;
+    struct Ended {
+        std::uint64_t id = 0;
+        TimePoint at{};
+    };
+    void take_back(Sequence& sequence);
+
+    std::uint64_t num_pages_, page_tokens_, pages_used_ = 0, pages_kept_ = 0, num_ends_ = 0;
     std::uint32_t sequences_max_;
     std::map<std::uint64_t, Sequence> sequences_;
+    std::map<std::uint64_t, Ended> kept_;  // ended ones, by the number of the end
 };
 
 }  // namespace moex

@@ -33,6 +33,19 @@ TEST_F(EngineTest, CancelEndsAStalledStepAndOthersContinue) {
     EXPECT_EQ(engine_->counters().kv_pages_used, 0u);
 }
 
+// What depends on time alone is done without requests, too.
+TEST_F(EngineTest, EngineWithoutWorkRestsAgainAndAgain) {
+    std::promise<void> twice;
+    start({.rested =
+               [&, count = 0]() mutable {
+                   if (++count == 2) twice.set_value();
+               },
+           .rest_every = 1ms});
+    twice.get_future().wait();
+    auto one = submit(greedy(test::random_tokens(4, 256, 2), 3));
+    EXPECT_EQ(get(one).ids.size(), 3u);
+}
+
 // A client that endlessly submits and cancels requests delays a long step of another client, but
 // cannot prevent it.
 TEST_F(EngineTest, CancelsWithoutEndDoNotStarveALongStep) {

@@ -1,7 +1,10 @@
 // Tests pages that sequences share: a sequence that takes over a page reads the values of its
-// tokens, under any history of appending, publishing, rolling back, forgetting and running out of
-// room.
+// tokens, and one that goes on under the number of an ended text begins as that one did, under any
+// history of appending, publishing, rolling back, forgetting and running out of room.
 #include <algorithm>
+#include <map>
+#include <random>
+#include <set>
 #include <vector>
 
 #include <rapidcheck.h>
@@ -176,6 +179,118 @@ TEST(KvPrefixTest, PagesOfAForgottenWorkerAreNotShared) {
     Talk later(cache);
     later.kv.adopt(running.tokens);
     EXPECT_EQ(later.kv.num_tokens(), 0u);
+}
+
+// What a worker knows of an ended text serves one that continues it: it has that text's number.
+TEST(KvPrefixTest, TextThatGoesOnHasTheNumberOfTheEndedOne) {
+    std::vector<std::uint64_t> ended, kept;
+    std::vector<std::pair<std::uint64_t, std::uint32_t>> resumed;
+    KvCache cache(prefix_config(),
+                  {.page_tokens = 4,
+                   .num_pages = 40,
+                   .ended = [&](std::uint64_t id) { ended.push_back(id); },
+                   .kept = [&](std::uint64_t id) { kept.push_back(id); },
+                   .resumed = [&](std::uint64_t id,
+                                  std::uint32_t tokens) { resumed.emplace_back(id, tokens); }});
+    const auto begin = [&](std::vector<TokenId> tokens, std::string scope = {}) {
+        Talk talk(cache, std::move(scope));
+        talk.tokens = std::move(tokens);
+        EXPECT_TRUE(talk.compute());
+        talk.kv.publish(talk.tokens, talk.workers);
+        return talk;
+    };
+    std::optional<Talk> first = begin({1, 2, 3, 4, 5, 6, 7, 8, 9});
+    const std::uint64_t id = first->kv.id();
+    {
+        const Talk beside = begin({1, 2, 3, 4, 5, 6, 7, 8, 20});  // the first one still lives
+        EXPECT_NE(beside.kv.id(), id);
+    }
+    EXPECT_TRUE(resumed.empty());
+    first.reset();
+    EXPECT_EQ(kept.back(), id);
+    EXPECT_NE(begin({1, 2, 3, 4, 5, 6, 7, 8, 9, 10}, "another client").kv.id(), id);
+
+    // The second turn begins as the first one, and then differs. A third text at the same time has
+    // a number of its own.
+    std::optional<Talk> second = begin({1, 2, 3, 4, 5, 6, 7, 8, 30, 31, 32, 33, 34});
+    EXPECT_EQ(second->kv.id(), id);
+    EXPECT_EQ(resumed.back(), std::pair(id, 8u));
+    const Talk third = begin({1, 2, 3, 4, 5, 6, 7, 8, 30});
+    EXPECT_NE(third.kv.id(), id);
+    second.reset();
+    // One with less than half of its pages leaves the number to a text that goes on.
+    EXPECT_NE(begin({1, 2, 3, 4, 60}).kv.id(), id);
+    const Talk fourth = begin({1, 2, 3, 4, 5, 6, 7, 8, 30, 31, 32, 33, 50});
+    EXPECT_EQ(fourth.kv.id(), id);
+    EXPECT_EQ(resumed.back(), std::pair(id, 12u));
+    // Nobody keeps anything for a number that was replaced, or for a text without a whole page.
+    begin({70, 71});
+    EXPECT_EQ(ended.size(), 3u);
+    EXPECT_EQ(std::ranges::count(ended, id), 0);
+    EXPECT_EQ(std::ranges::count(kept, id), 2);
+}
+
+// Whatever else happened to the pages, others that know an ended text know the beginning of the one
+// that has its number.
+TEST(KvPrefixTest, TextThatGoesOnBeginsAsTheEndedOneUnderAnyHistory) {
+    std::mt19937 random(7);
+    std::map<std::uint64_t, std::vector<TokenId>> known;  // the newest tokens of each number
+    std::set<std::uint64_t> kept;
+    const Talk* asker = nullptr;
+    int resumed = 0;
+    const auto resume = [&](std::uint64_t id, std::uint32_t count) {
+        const std::vector<TokenId>& text = known.at(id);
+        ++resumed;
+        EXPECT_EQ(kept.erase(id), 1u);
+        ASSERT_LE(count, text.size());
+        EXPECT_TRUE(std::equal(text.begin(), text.begin() + count, asker->tokens.begin()));
+    };
+    KvCache cache(prefix_config(), {.page_tokens = 2,
+                                    .num_pages = 12,
+                                    .ended = [&](std::uint64_t id) { known.erase(id); },
+                                    .kept = [&](std::uint64_t id) { kept.insert(id); },
+                                    .resumed = resume});
+    std::vector<Talk> talks;
+    for (int i = 0; i < 4; ++i) talks.emplace_back(cache);
+    for (int operation = 0; operation < 70'000 && !HasFailure(); ++operation) {
+        Talk& talk = talks[random() % 4];
+        asker = &talk;
+        switch (random() % 8) {
+            case 0: talk.roll_back(random() % (talk.kv.num_tokens() + 1)); break;
+            case 1: cache.forget_worker(1 + random() % 2); break;
+            case 2: talk.kv.publish(talk.tokens, talk.workers); break;
+            case 3:
+                talk.kv.publish(talk.tokens, talk.workers);
+                talk = Talk(cache);
+                break;
+            default:
+                for (std::size_t more = 1 + random() % 5; more > 0; --more)
+                    talk.tokens.push_back(random() % 2);
+                if (!talk.compute(1 + random() % 2)) talk.roll_back(0);
+                break;
+        }
+        known[talk.kv.id()] = talk.tokens;
+        EXPECT_TRUE(talk.is_whole());
+    }
+    EXPECT_GT(resumed, 500);
+}
+
+// Numbers of which no page is left are forgotten.
+TEST(KvPrefixTest, EndedNumbersTakeNoMemoryForever) {
+    std::uint64_t resumed = 0;
+    KvCache cache(prefix_config(), {.page_tokens = 4,
+                                    .num_pages = 4,
+                                    .ended = [](std::uint64_t) {},
+                                    .kept = [](std::uint64_t) {},
+                                    .resumed = [&](std::uint64_t, std::uint32_t) { ++resumed; }});
+    for (TokenId i = 0; i < 500; ++i) {
+        Talk talk(cache);
+        talk.tokens = {i, i, i, i, i};
+        ASSERT_TRUE(talk.compute());
+        talk.kv.publish(talk.tokens, talk.workers);
+        EXPECT_LE(cache.kept_texts(), 9u);
+    }
+    EXPECT_EQ(resumed, 0u);
 }
 
 }  // namespace

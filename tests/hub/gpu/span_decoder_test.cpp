@@ -312,6 +312,16 @@ TEST_F(SpanDecoderTest, StepsBeyondWhatIsHeldAreRefused) {
     EXPECT_EQ(holder().step(*span, rows(1, 5, 1)).verdict, SpanVerdict::unknown_sequence);
     EXPECT_EQ(holder().step(*span, rows(1, 0, 3)).verdict, SpanVerdict::done);
     EXPECT_EQ(holder().step(*span, rows(1, 4, 1)).verdict, SpanVerdict::unknown_sequence);
+    // A refused step ends all of its sequences: the hub may have sent another one that assumes its
+    // rows, where the holder has those of an earlier text.
+    EXPECT_EQ(holder().step(*span, rows(1, 3, 1)).verdict, SpanVerdict::unknown_sequence);
+    EXPECT_EQ(holder().step(*span, rows(1, 0, 3)).verdict, SpanVerdict::done);
+    SpanStep both = rows(1, 1, 1);
+    both.sequences.push_back({9, 5, 1});
+    both.x.resize(2 * std::size_t{hidden}, 0.25f);
+    EXPECT_EQ(holder().step(*span, both).verdict, SpanVerdict::unknown_sequence);
+    EXPECT_EQ(holder().step(*span, rows(1, 2, 1)).verdict, SpanVerdict::unknown_sequence);
+    EXPECT_EQ(holder().step(*span, rows(1, 0, 3)).verdict, SpanVerdict::done);
     EXPECT_EQ(holder().step(*span, rows(2, 0, 1)).verdict, SpanVerdict::done);
     EXPECT_EQ(holder().step(*span, rows(3, 0, 1)).verdict, SpanVerdict::no_pages);
     const std::uint64_t ended = 1;

@@ -25,6 +25,66 @@ TEST_F(SpanClientTest, NewHolderIsCheckedThenUsed) {
     EXPECT_EQ(frames_[FrameType::span_end], 1);
 }
 
+// A later turn of a conversation goes on under the number of the one before. The holder forgets an
+// ended text where another one needs its pages, the one that ended first before others.
+TEST_F(SpanClientTest, HolderKeepsAnEndedTextForOneThatContinuesIt) {
+    SpanClient client = make();
+    for (std::uint32_t at = 0; at < 16; at += 4) step(client, {{5, at, 4}, {6, at, 4}});
+    const std::uint32_t before = brought_;
+    client.kept(5);
+    client.kept(6);
+    client.resumed(5, 8);
+    EXPECT_EQ(step(client, {{5, 8, 4}}), SpanUse::away);
+    EXPECT_EQ(brought_, before);
+    // It has eight rows of the new text, and four of the step. The hub has computed the next four.
+    may_leave_ = false;
+    step(client, {{5, 12, 4}});
+    may_leave_ = true;
+    EXPECT_EQ(step(client, {{5, 16, 1}}), SpanUse::away);
+    EXPECT_EQ(brought_, before + 4);
+
+    // Of four pages of 128 tokens, texts 5 and 6 take one each.
+    client.kept(5);
+    EXPECT_EQ(frames_[FrameType::span_end], 0);
+    step(client, {{7, 0, 4}, {8, 0, 4}});
+    EXPECT_EQ(frames_[FrameType::span_end], 0);
+    step(client, {{9, 0, 4}});
+    EXPECT_EQ(frames_[FrameType::span_end], 1);
+    client.resumed(5, 17);
+    EXPECT_EQ(step(client, {{5, 17, 1}}), SpanUse::away);
+    EXPECT_EQ(brought_, before + 4);
+    // No text has ended now: a further one has no room, until one ends.
+    EXPECT_EQ(step(client, {{10, 0, 4}}), SpanUse::here);
+    client.kept(9);
+    EXPECT_NE(step(client, {{10, 0, 4}}), SpanUse::here);
+    EXPECT_EQ(frames_[FrameType::span_end], 2);
+}
+
+// A holder has no keys and values of a text for longer than ten minutes after its end, even if
+// nobody asks anything.
+TEST_F(SpanClientTest, HolderForgetsAnEndedTextInTime) {
+    TimePoint now = now_steady();
+    options_.now = [&] { return now; };
+    SpanClient client = make();
+    for (std::uint32_t at = 0; at < 16; at += 4) step(client, {{5, at, 4}, {6, at, 4}});
+    client.kept(5);
+    now += 9min;
+    client.kept(6);
+    client.forget_ended();
+    EXPECT_EQ(frames_[FrameType::span_end], 0);
+    now += 2min;
+    client.forget_ended();
+    EXPECT_EQ(frames_[FrameType::span_end], 1);
+    client.resumed(6, 16);
+    now += 20min;
+    EXPECT_NE(step(client, {{6, 16, 1}}), SpanUse::here);
+    EXPECT_EQ(frames_[FrameType::span_end], 1);
+    client.kept(6);
+    now += 11min;
+    step(client, {{7, 0, 1}});
+    EXPECT_EQ(frames_[FrameType::span_end], 2);
+}
+
 // A worker with recurrent layers that does not follow the text gets the states before the rows, and
 // a copy of a step that the hub computes itself.
 TEST_F(SpanClientTest, HolderGetsStatesOnceAndFollows) {
