@@ -54,9 +54,12 @@ self.addEventListener("fetch", (event) => {
     if (stored) return stored;
     let error = null;
     const answer = await fetch(event.request).catch((reason) => { error = reason; });
-    const is_away = !answer || away.includes(answer.status);
-    away_until = is_away ? Date.now() + away_ms : 0;
-    if (!is_away) return answer;
+    if (answer && !away.includes(answer.status)) {
+      away_until = 0;
+      return answer;
+    }
+    // A page that is left ends its requests, which says nothing of the hub.
+    if (error?.name !== "AbortError") away_until = Date.now() + away_ms;
     const kept = await keptFile(pathname) ?? answer;
     if (kept) return kept;
     throw error;

@@ -341,7 +341,7 @@ void KvCache::Sequence::end() {
         kept.emplace(++cache_->num_ends_, Kept{id, num_published_});
         for (std::uint32_t i = 0; i < num_published_; ++i)
             if (cache_->index_.holds(pages_[i])) cache_->ended_with_[pages_[i]] = cache_->num_ends_;
-        // Those without a page are never taken over.
+        // An end that no page names is never found again.
         if (kept.size() > 2 * std::size_t{cache_->num_numbers_}) {
             const auto& pages = cache_->ended_with_;
             const std::set<std::uint64_t> named(pages.begin(), pages.end());

@@ -132,7 +132,7 @@ class KvCache {
     // Bytes of all rows in memory: those that sequences need, and those kept for later sequences.
     std::uint64_t used_bytes() const { return used_bytes_; }
     KvMemory memory() const;
-    // Number of ended sequences whose id may be taken over: about two a page at most.
+    // Returns how many ids of ended sequences may be taken over: about two for each page at most.
     std::size_t kept_texts() const { return kept_.size(); }
     // Frees the memory of spare recurrent states, as long as there are more than `states_max` in
     // all.
@@ -152,7 +152,7 @@ class KvCache {
         Sequence& operator=(Sequence&& other) noexcept;
         ~Sequence();
         // A number that no other living sequence of this process has. A sequence that takes over
-        // pages has the number of the one that had them last, if that one has ended.
+        // at least half of the pages of an ended one may have the number of that one.
         std::uint64_t id() const { return id_; }
         std::uint32_t num_tokens() const { return num_tokens_; }
         // The page numbers of the sequence, in the order of positions: the first page has the
@@ -352,9 +352,10 @@ class KvCache {
     std::vector<std::uint32_t> window_slot_, free_slots_;
     std::uint64_t releases_ = 0;
     std::vector<std::uint32_t> free_;
-    // Ends are numbered, since a sequence may go on under the id of an ended one and then differ
-    // from it. For each published page, the last end of a sequence that had it as such; 0: none.
-    // And by this number the ids that no sequence has taken over. Empty if nobody is told of ends.
+    // A sequence may go on under the id of an ended one and then differ from it, so each end has a
+    // number. `ended_with_` has, for each published page, the last end of a sequence with this
+    // page; 0: none. It is empty if no id is taken over. `kept_` has, by the number of the end, the
+    // ids that no sequence has taken over.
     std::vector<std::uint64_t> ended_with_;
     struct Kept {
         std::uint64_t id = 0;

@@ -15,9 +15,9 @@ import { postgresIsInstalled } from './postgres.mjs';
 // where other programs leave them a twentieth of a core.
 const how = { skip: postgresIsInstalled() ? false : 'SKIPPED: no postgresql-15', timeout: 300_000 };
 
-// Prints how far the processes and streams of a story are when its limit is over, and ends its hubs: a story that waits
-// for one of them then ends, too. So a lost event can be told from a hub that gets no processor (`run` and `wait` of
-// the scheduler, in ms). `front()` returns the front, if there is one.
+// When the limit of a story is over, this prints the progress of its processes and streams and ends its hubs. A story
+// that waits for a hub then ends, too. `run` and `wait` are times of the scheduler in ms: they show whether a hub lost
+// an event or got no processor. `front()` returns the front, if there is one.
 function explainTimeout(context, fleet, streams, front) {
   context.signal.addEventListener('abort', async () => {
     for (const { pid, stderr } of fleet.hubs) {

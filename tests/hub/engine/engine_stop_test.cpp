@@ -33,7 +33,7 @@ TEST_F(EngineTest, CancelEndsAStalledStepAndOthersContinue) {
     EXPECT_EQ(engine_->counters().kv_pages_used, 0u);
 }
 
-// What depends on time alone is done without requests, too.
+// The engine calls `rested` again and again while it has no requests.
 TEST_F(EngineTest, EngineWithoutWorkRestsAgainAndAgain) {
     std::promise<void> twice;
     start({.rested =

@@ -181,7 +181,7 @@ TEST(KvPrefixTest, PagesOfAForgottenWorkerAreNotShared) {
     EXPECT_EQ(later.kv.num_tokens(), 0u);
 }
 
-// What a worker knows of an ended text serves one that continues it: it has that text's number.
+// A text that continues an ended one has the same number, so that workers need not get it again.
 TEST(KvPrefixTest, TextThatGoesOnHasTheNumberOfTheEndedOne) {
     std::vector<std::uint64_t> ended, kept;
     std::vector<std::pair<std::uint64_t, std::uint32_t>> resumed;
@@ -218,12 +218,12 @@ TEST(KvPrefixTest, TextThatGoesOnHasTheNumberOfTheEndedOne) {
     const Talk third = begin({1, 2, 3, 4, 5, 6, 7, 8, 30});
     EXPECT_NE(third.kv.id(), id);
     second.reset();
-    // One with less than half of its pages leaves the number to a text that goes on.
+    // A text with less than half of the pages leaves the number to another one.
     EXPECT_NE(begin({1, 2, 3, 4, 60}).kv.id(), id);
     const Talk fourth = begin({1, 2, 3, 4, 5, 6, 7, 8, 30, 31, 32, 33, 50});
     EXPECT_EQ(fourth.kv.id(), id);
     EXPECT_EQ(resumed.back(), std::pair(id, 12u));
-    // Nobody keeps anything for a number that was replaced, or for a text without a whole page.
+    // Workers forget a number that was replaced, and a text without a whole page.
     begin({70, 71});
     EXPECT_EQ(ended.size(), 3u);
     EXPECT_EQ(std::ranges::count(ended, id), 0);

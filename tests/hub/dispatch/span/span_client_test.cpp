@@ -36,14 +36,14 @@ TEST_F(SpanClientTest, HolderKeepsAnEndedTextForOneThatContinuesIt) {
     client.resumed(5, 8);
     EXPECT_EQ(step(client, {{5, 8, 4}}), SpanUse::away);
     EXPECT_EQ(brought_, before);
-    // It has eight rows of the new text, and four of the step. The hub has computed the next four.
+    // The holder has eight rows of the new text, and four of the step. The hub computes four more.
     may_leave_ = false;
     step(client, {{5, 12, 4}});
     may_leave_ = true;
     EXPECT_EQ(step(client, {{5, 16, 1}}), SpanUse::away);
     EXPECT_EQ(brought_, before + 4);
 
-    // Of four pages of 128 tokens, texts 5 and 6 take one each.
+    // The holder has four pages of 128 tokens. Texts 5 and 6 take one each.
     client.kept(5);
     EXPECT_EQ(frames_[FrameType::span_end], 0);
     step(client, {{7, 0, 4}, {8, 0, 4}});
@@ -60,8 +60,7 @@ TEST_F(SpanClientTest, HolderKeepsAnEndedTextForOneThatContinuesIt) {
     EXPECT_EQ(frames_[FrameType::span_end], 2);
 }
 
-// A holder has no keys and values of a text for longer than ten minutes after its end, even if
-// nobody asks anything.
+// A holder forgets a text ten minutes after the end, even if nobody asks anything.
 TEST_F(SpanClientTest, HolderForgetsAnEndedTextInTime) {
     TimePoint now = now_steady();
     options_.now = [&] { return now; };
