@@ -8,7 +8,6 @@
 #include <bit>
 #include <cerrno>
 #include <cstring>
-#include <set>
 #include <stdexcept>
 #include <utility>
 
@@ -55,7 +54,7 @@ KvCache::KvCache(const ModelConfig& config, KvCacheOptions options)
     for (auto* const times : {&released_, &window_released_}) times->resize(num_numbers_);
     has_window_.resize(num_numbers_);
     if (options_.ended && options_.kept && options_.resumed && window_ == 0)
-        ended_with_.resize(num_numbers_);
+        ended_texts_ = EndedTexts(num_numbers_);
     free_.reserve(num_numbers_);
     for (std::uint32_t page = num_numbers_; page-- > 0;) free_.push_back(page);
     MOEX_CHECK(!has_slots() || window_ > 0, "slots are those of layers with a window");
@@ -299,7 +298,7 @@ void KvCache::free_page(std::uint32_t page) {
 void KvCache::unpublish(std::uint32_t page) {
     index_.erase(page);
     snapshots_.drop(page);
-    if (!ended_with_.empty()) ended_with_[page] = 0;  // it will have other tokens
+    ended_texts_.forget_page(page);
     if (window_bytes_ == 0 || !has_window_[page] || window_holders_[page] > 0) return;
     end_idle(window_released_[page]);
     drop_window(page);
@@ -335,33 +334,22 @@ KvCache::Sequence::Sequence(KvCache& cache, std::string scope)
 // Returns all pages, and reports the end of the sequence.
 void KvCache::Sequence::end() {
     const std::uint64_t id = std::exchange(id_, 0);
-    const bool is_kept = id != 0 && num_published_ > 0 && !cache_->ended_with_.empty();
+    const bool is_kept = id != 0 && num_published_ > 0 && cache_->ended_texts_.is_on();
     if (is_kept) {
-        std::map<std::uint64_t, Kept>& kept = cache_->kept_;
-        kept.emplace(++cache_->num_ends_, Kept{id, num_published_});
-        for (std::uint32_t i = 0; i < num_published_; ++i)
-            if (cache_->index_.holds(pages_[i])) cache_->ended_with_[pages_[i]] = cache_->num_ends_;
-        // An end that no page names is never found again.
-        if (kept.size() > 2 * std::size_t{cache_->num_numbers_}) {
-            const auto& pages = cache_->ended_with_;
-            const std::set<std::uint64_t> named(pages.begin(), pages.end());
-            std::erase_if(kept, [&](const auto& one) { return !named.contains(one.first); });
-        }
+        std::vector<std::uint32_t> published(pages_.begin(), pages_.begin() + num_published_);
+        std::erase_if(published, [&](std::uint32_t page) { return !cache_->index_.holds(page); });
+        cache_->ended_texts_.keep(id, num_published_, published);
     }
     roll_back(0);
     const auto& tell = is_kept ? cache_->options_.kept : cache_->options_.ended;
     if (id != 0 && tell) tell(id);
 }
 
-// Takes over the number of the sequence that had this one's pages last, if it has ended and this
-// one has at least half of its pages: a text that only begins with the same instructions leaves it
-// to one that goes on.
+// Takes over the id of the sequence that had this one's pages last, if it has ended.
 void KvCache::Sequence::resume_text() {
-    if (cache_->ended_with_.empty() || num_published_ == 0) return;
-    const auto found = cache_->kept_.find(cache_->ended_with_[pages_[num_published_ - 1]]);
-    if (found == cache_->kept_.end() || 2 * num_published_ < found->second.num_pages) return;
-    cache_->options_.ended(std::exchange(id_, found->second.id));
-    cache_->kept_.erase(found);
+    const auto id = cache_->ended_texts_.take(std::span(pages_).first(num_published_));
+    if (!id) return;
+    cache_->options_.ended(std::exchange(id_, *id));
     cache_->options_.resumed(id_, num_tokens_);
 }
 

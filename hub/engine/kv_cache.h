@@ -31,6 +31,7 @@
 #include <string>
 #include <vector>
 
+#include "hub/engine/ended_texts.h"
 #include "hub/engine/kv_dtype.h"
 #include "hub/engine/kv_head.h"
 #include "hub/engine/prefix_index.h"
@@ -133,7 +134,7 @@ class KvCache {
     std::uint64_t used_bytes() const { return used_bytes_; }
     KvMemory memory() const;
     // Returns how many ids of ended sequences may be taken over: about two for each page at most.
-    std::size_t kept_texts() const { return kept_.size(); }
+    std::size_t kept_texts() const { return ended_texts_.size(); }
     // Frees the memory of spare recurrent states, as long as there are more than `states_max` in
     // all.
     void trim_states(std::uint32_t states_max) { blocks_.trim(states_max); }
@@ -352,17 +353,7 @@ class KvCache {
     std::vector<std::uint32_t> window_slot_, free_slots_;
     std::uint64_t releases_ = 0;
     std::vector<std::uint32_t> free_;
-    // A sequence may go on under the id of an ended one and then differ from it, so each end has a
-    // number. `ended_with_` has, for each published page, the last end of a sequence with this
-    // page; 0: none. It is empty if no id is taken over. `kept_` has, by the number of the end, the
-    // ids that no sequence has taken over.
-    std::vector<std::uint64_t> ended_with_;
-    struct Kept {
-        std::uint64_t id = 0;
-        std::uint32_t num_pages = 0;
-    };
-    std::map<std::uint64_t, Kept> kept_;
-    std::uint64_t num_ends_ = 0;
+    EndedTexts ended_texts_;
     RecurrentBlocks blocks_;
     std::unique_ptr<StateSlots> slots_;  // null: the states are in memory here
     RecurrentSnapshots snapshots_;

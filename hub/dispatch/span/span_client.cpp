@@ -84,7 +84,7 @@ SpanTrust& SpanClient::record_of(const ReadySpan& span) {
 SpanUse SpanClient::use_of(Span& span, const SpanBatch& batch) {
     const TimePoint now = options_.now();
     if (!batch.may_leave || span.trust.has_ended() || now < span.suspended_until ||
-        !span.sequences.has_room(batch.sequences, true))
+        !span.sequences.has_room_without_ended(batch.sequences))
         return SpanUse::here;
 
     const auto here = here_[{span.span.first_layer, span.span.end_layer}].expected(batch.num_rows),
@@ -148,7 +148,7 @@ bool SpanClient::takes_check(Span& span, const SpanBatch& batch, PlannedSpan& fi
 void SpanClient::stand_by(Span& span, const SpanBatch& batch, const PlannedSpan& first) {
     span.standby = true;
     if (!batch.may_leave || span.trust.has_ended() || options_.now() < span.suspended_until ||
-        !span.sequences.has_room(batch.sequences, true))
+        !span.sequences.has_room_without_ended(batch.sequences))
         return;
     // A standby with recurrent states computes copies of steps until it has a record. It gets no
     // state beside: the hub's own is that of the text, and continues if the first one leaves.
@@ -254,8 +254,8 @@ std::unique_ptr<SpanRound> SpanClient::submit_again(const PlannedSpan& planned,
                                     span.span.end_layer == planned.end_layer;
         if (!holds_the_same || span.is_silent || !span.trust.is_proven() ||
             span.trust.has_ended() || options_.now() < span.suspended_until ||
-            !span.sequences.has_room(batch.sequences, true) || !has_states(span, batch.sequences) ||
-            !bring(span, batch, options_.kv_bytes_at_once))
+            !span.sequences.has_room_without_ended(batch.sequences) ||
+            !has_states(span, batch.sequences) || !bring(span, batch, options_.kv_bytes_at_once))
             continue;
         return std::make_unique<Round>(*this, std::vector{send(span, batch.sequences, x)},
                                        std::vector<float>{});

@@ -78,17 +78,26 @@ std::optional<std::uint64_t> SpanSequences::drop_ended(TimePoint before) {
     return id;
 }
 
-bool SpanSequences::has_room(std::span<const SpanSequence> sequences, bool without_kept) const {
-    std::uint64_t pages = pages_used_ - (without_kept ? pages_kept_ : 0),
-                  num_sequences = sequences_.size() - (without_kept ? kept_.size() : 0);
+bool SpanSequences::has_room(std::span<const SpanSequence> sequences) const {
+    return fit(sequences, pages_used_, sequences_.size());
+}
+
+bool SpanSequences::has_room_without_ended(std::span<const SpanSequence> sequences) const {
+    return fit(sequences, pages_used_ - pages_kept_, sequences_.size() - kept_.size());
+}
+
+// Returns true if the worker has room for the rows. It has `num_sequences` sequences with
+// `pages_used` pages; the sequences of the rows may be among them.
+bool SpanSequences::fit(std::span<const SpanSequence> sequences, std::uint64_t pages_used,
+                        std::uint64_t num_sequences) const {
     for (const SpanSequence& one : sequences) {
         const auto found = sequences_.find(one.id);
         // The step gives back what the worker has beyond it.
-        if (found != sequences_.end()) pages -= found->second.pages;
-        pages += pages_for(std::uint64_t{one.num_before} + one.num_rows);
+        if (found != sequences_.end()) pages_used -= found->second.pages;
+        pages_used += pages_for(std::uint64_t{one.num_before} + one.num_rows);
         if (found == sequences_.end()) ++num_sequences;
     }
-    return pages <= num_pages_ && (sequences_max_ == 0 || num_sequences <= sequences_max_);
+    return pages_used <= num_pages_ && (sequences_max_ == 0 || num_sequences <= sequences_max_);
 }
 
 }  // namespace moex

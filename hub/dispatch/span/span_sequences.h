@@ -50,11 +50,15 @@ class SpanSequences {
     // Returns the sequence that ended first, and counts its pages as free; nullopt if none ended
     // before `before`. The worker must forget it.
     std::optional<std::uint64_t> drop_ended(TimePoint before = TimePoint::max());
-    // Returns true if the worker has pages for these rows; `without_kept`: if it had them once all
-    // ended sequences were dropped.
-    bool has_room(std::span<const SpanSequence> sequences, bool without_kept = false) const;
+    // Returns true if the worker has pages for these rows.
+    bool has_room(std::span<const SpanSequence> sequences) const;
+    // Returns true if the worker would have pages for these rows after all ended sequences were
+    // dropped.
+    bool has_room_without_ended(std::span<const SpanSequence> sequences) const;
 
   private:
+    bool fit(std::span<const SpanSequence> sequences, std::uint64_t pages_used,
+             std::uint64_t num_sequences) const;
     std::uint64_t pages_for(std::uint64_t num_tokens) const {
         return (num_tokens + page_tokens_ - 1) / page_tokens_;
     }

@@ -60,7 +60,7 @@ TEST_F(SpanClientTest, HolderKeepsAnEndedTextForOneThatContinuesIt) {
     EXPECT_EQ(frames_[FrameType::span_end], 2);
 }
 
-// A holder forgets a text ten minutes after the end, even if nobody asks anything.
+// A holder forgets a text ten minutes after the end, even if no question comes.
 TEST_F(SpanClientTest, HolderForgetsAnEndedTextInTime) {
     TimePoint now = now_steady();
     options_.now = [&] { return now; };
