@@ -17,6 +17,8 @@ constexpr double long_steps_ms = 500;
 // Steps between trials: the number doubles after each trial that changed nothing. With the longest
 // pause, trials that take twice as long as normal steps cost 0.4 %.
 constexpr std::uint32_t pause_min = 48, pause_max = 768;
+// A number that has become larger is compared with the one before it after so many steps.
+constexpr std::uint32_t compare_again_after = 16;
 // A larger number of micro-batches must save at least this share of the time.
 constexpr double gain_min = 0.03;
 // If an uncut step waits for experts during less than this share of its time, micro-batches have no
@@ -105,6 +107,7 @@ bool MicroBatches::wants_trial(const Kind& kind) const {
     if (!kind.times.are_enough(Times::most)) return false;
     if (kind.number == 1 && kind.waited_share < waited_share_min) return false;
     if (kind.goes_on || kind.steps_since >= kind.pause) return true;
+    if (kind.before > 0 && kind.steps_since >= compare_again_after) return true;
 
     const double median = kind.times.median();
     const bool drifted = median > drift_max * kind.settled_ms ||
@@ -124,28 +127,38 @@ std::int32_t MicroBatches::first_reach(double waited_share) {
 void MicroBatches::begin_trial(Kind& kind, std::uint32_t num_rows) const {
     const auto most = static_cast<std::int32_t>(std::min(most_, num_rows)),
                number = static_cast<std::int32_t>(kind.number);
+    kind.trial = {};
+    if (kind.before > 0 && !kind.goes_on) {
+        kind.tried = kind.before;
+        return;
+    }
     if (kind.pause == 0 && number == 1) kind.reach = first_reach(kind.waited_share);
     if (number + kind.reach < 1) kind.reach = 1;
     if (number + kind.reach > most) kind.reach = number == 1 ? most - 1 : -1;
     kind.tried = static_cast<std::uint32_t>(number + kind.reach);
-    kind.trial = {};
 }
 
 // Evaluates a trial. Three micro-batches may save too little over two, while four save enough. So
 // after a number that was not slower, but not clearly faster either, the next number is tried.
 void MicroBatches::end_trial(Kind& kind) const {
     const double used = kind.times.median(), tried = kind.trial.median();
-    const std::int32_t onwards = kind.reach > 0 ? 1 : -1;
+    const std::int32_t onwards = kind.tried > kind.number ? 1 : -1;
     const bool is_better = onwards > 0 ? tried < (1 - gain_min) * used
                                        : (1 - gain_min) * tried < used;
     const bool has_beyond = kind.tried > 1 && kind.tried < most_;
     if (is_better) {
+        if (onwards < 0)
+            kind.before = 0;
+        else if (kind.before == 0)
+            kind.before = kind.number;
         kind.number = kind.tried;
         kind.times = kind.trial;
         kind.reach = onwards;
         kind.pause = pause_min;
         // the next trial follows when the duration of steps with this number is known
         kind.goes_on = has_beyond;
+    } else if (kind.tried == kind.before) {
+        kind.before = 0;
     } else if (tried < used && has_beyond) {
         kind.reach += onwards;
         kind.goes_on = true;

@@ -5,9 +5,11 @@
 // so it is measured with real steps.
 // The first trial uses as many micro-batches as the waiting time of uncut steps suggests. From time
 // to time a later trial uses one micro-batch more or one less; further trials follow in the same
-// direction while the result is not slower. The faster number is kept. One number is learned for
-// all steps with a number of rows between the same powers of two, and separate numbers for steps
-// with and without prompt rows.
+// direction while the result is not slower. The faster number is kept. A larger number is compared
+// once more with the one before it a little later: the first steps after a pause become faster by
+// themselves, because clocks rise and contributors wake up. One number is learned for all steps
+// with a number of rows between the same powers of two, and separate numbers for steps with and
+// without prompt rows.
 // The bits of a row do not depend on the number of micro-batches. This class reads no clock: the
 // caller passes durations. Owner: the engine's thread.
 // Source: Huang et al., "GPipe", NeurIPS 2019 (micro-batches).
@@ -55,6 +57,8 @@ class MicroBatches {
         std::uint32_t tried = 0;   // number of micro-batches under trial; 0: no trial
         std::int32_t reach = 1;    // the next trial uses `number` + `reach` micro-batches
         bool goes_on = false;      // true if the next trial follows without a pause
+        // the number before it became larger, with which it is compared once more; 0: none
+        std::uint32_t before = 0;
         Times times, trial;
         // share of an uncut step's time spent waiting, a moving average; -1: not known
         double waited_share = -1;

@@ -161,6 +161,21 @@ TEST(MicroBatchesTest, SingleSlowStepDecidesNothing) {
     EXPECT_GE(play(micro_batches, stumbles, shape, 1000).num_cut, 980u);
 }
 
+// The first steps after a pause take twice as long as later ones, whatever the number of
+// micro-batches, because clocks rise and contributors wake up. On this machine micro-batches only
+// cost time.
+TEST(MicroBatchesTest, StepsThatBecomeFasterByThemselvesDoNotCutLaterOnes) {
+    const StepShape shape{.decode_rows = 8};
+    std::uint32_t step = 0;
+    const SteppedMachine wakes{[&](std::uint32_t, std::uint32_t number) {
+        const double warmth = std::min(1.0, ++step / 12.0);
+        return 60 * (2 - warmth) * (1 + 0.08 * (number - 1));
+    }};
+    MicroBatches micro_batches(4, 0);
+    EXPECT_GE(play(micro_batches, wakes, shape, 10).num_cut, 3u);  // the first trial deceives
+    EXPECT_LE(play(micro_batches, wakes, shape, 190).num_cut, 40u);
+}
+
 // Steps of prompts are long and decode steps are short. A number of micro-batches that saves time
 // for one kind of steps may cost time for the other kind.
 TEST(MicroBatchesTest, PromptsAndSizesLearnApart) {
