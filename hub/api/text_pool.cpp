@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "hub/base/log.h"
+#include "hub/base/num_cores.h"
 #include "protocol/thread_name.h"
 
 namespace moex {
@@ -64,7 +65,7 @@ class Lane {
 
 std::uint32_t threads_of(std::uint32_t wanted) {
     if (wanted > 0) return wanted;
-    return std::clamp(std::thread::hardware_concurrency() / 4, 1u, 4u);
+    return std::clamp(num_cores() / 4, 1u, 4u);
 }
 
 }  // namespace

@@ -6,6 +6,8 @@
 #include <optional>
 #include <string>
 
+#include "hub/base/control_groups.h"
+
 namespace moex {
 namespace {
 
@@ -24,18 +26,11 @@ std::uint64_t memory_available(const std::filesystem::path& root) {
     for (std::string name, rest; meminfo >> name; std::getline(meminfo, rest))
         if (std::uint64_t kib = 0; name == "MemAvailable:" && meminfo >> kib) available = kib << 10;
 
-    const std::filesystem::path groups = root / "sys/fs/cgroup";
-    std::ifstream own(root / "proc/self/cgroup");
-    for (std::string line; std::getline(own, line);) {
-        if (!line.starts_with("0::/")) continue;  // version 2
-        std::filesystem::path group = line.substr(4);
-        for (;; group = group.parent_path()) {
-            const auto most = read_number(groups / group / "memory.max"),
-                       used = read_number(groups / group / "memory.current");
-            if (most && used) available = std::min(available, *most - std::min(*most, *used));
-            if (group.empty()) break;
-        }
-    }
+    each_control_group(root, [&](const std::filesystem::path& group) {
+        const auto most = read_number(group / "memory.max"),
+                   used = read_number(group / "memory.current");
+        if (most && used) available = std::min(available, *most - std::min(*most, *used));
+    });
 
     return available == std::numeric_limits<std::uint64_t>::max() ? 0 : available;
 }

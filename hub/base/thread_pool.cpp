@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "hub/base/futex.h"
+#include "hub/base/num_cores.h"
 #include "protocol/thread_name.h"
 
 namespace moex {
@@ -239,7 +240,7 @@ struct ThreadPool::State {
 };
 
 ThreadPool::ThreadPool(std::size_t num_threads) {
-    if (num_threads == 0) num_threads = std::max(1u, std::thread::hardware_concurrency());
+    if (num_threads == 0) num_threads = num_cores();
     state_ = std::make_unique<State>(num_threads);
     for (std::size_t i = 1; i < num_threads; ++i)
         state_->threads.emplace_back([this, i] { state_->run(i); });

@@ -1,9 +1,9 @@
 #include "hub/commands/load_model.h"
 
 #include <algorithm>
-#include <thread>
 
 #include "hub/base/log.h"
+#include "hub/base/num_cores.h"
 #include "hub/base/system_memory.h"
 
 namespace moex {
@@ -128,7 +128,7 @@ Result<LoadedModel> load_model(const Settings& settings,
 
     std::size_t num_threads = settings.number("threads");
     if (num_threads == 0) {
-        const unsigned cores = std::max(1u, std::thread::hardware_concurrency());
+        const unsigned cores = num_cores();
         num_threads = cores - static_cast<unsigned>(cores * spare_share);
     }
     model.threads = std::make_unique<ThreadPool>(num_threads);

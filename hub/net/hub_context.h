@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "hub/api/api.h"
+#include "hub/base/num_cores.h"
 #include "hub/dispatch/core/swarm_backend.h"
 #include "hub/net/access/access.h"
 #include "hub/net/access/access_log.h"
@@ -183,7 +184,7 @@ struct HubContext {
     asio::thread_pool disk_thread{1};
     // Compute the SHA-256 of blobs before they are served for the first time. The threads end as
     // early as the disk thread does.
-    asio::thread_pool hash_threads{std::clamp(std::thread::hardware_concurrency() / 4, 1u, 8u)};
+    asio::thread_pool hash_threads{std::clamp(num_cores() / 4, 1u, 8u)};
     WholeLayers layers;  // set before run()
 };
 

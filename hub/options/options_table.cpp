@@ -160,8 +160,9 @@ const Setting model_settings[] = {
     {"deterministic", flag, runs_model, short_help, "", "off",
      "same text whichever workers answer\nrounding and order of sums are then fixed"},
     {"threads", number, runs_model | makes_package, all_help, "N", "0",
-     "compute threads; 0: one per core\nserve then leaves an eighth of the cores to connections", 0,
-     1024},
+     "compute threads; 0: one per core that it may use\nserve then leaves an eighth of the cores "
+     "to connections",
+     0, 1024},
     {"arithmetic", word, runs_model, all_help, "MODE", "auto",
      "arithmetic of this machine's matrices\n"
      "exact: f32\n"

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cstdlib>
 #include <ctime>
-#include <thread>
 
 #include "hub/base/log.h"
+#include "hub/base/num_cores.h"
 #include "hub/commands/command.h"
 #include "hub/commands/progress.h"
 #include "hub/commands/serve/kept_pages.h"
@@ -369,8 +369,7 @@ Duration HubProgram::spin_max() const {
     constexpr unsigned cores_min = 8;
     constexpr Duration most = std::chrono::milliseconds(1);
     const SpinMode mode = settings_.contributors.waits.spin;
-    const bool pays_off = gpu_ && swarm_computes() &&
-                          std::thread::hardware_concurrency() >= cores_min;
+    const bool pays_off = gpu_ && swarm_computes() && num_cores() >= cores_min;
     const bool spins = mode == SpinMode::on || (mode == SpinMode::automatic && pays_off);
     return spins ? most : Duration{};
 }
