@@ -10,10 +10,11 @@ const least_mb = 64, steps = 8;      // the slider of the join page: 64 MB doubl
 
 // Resolves to {page, stop()} once the tab has its experts. It opens the link `join` at the address `url`, which may be
 // a proxy of the hub. The tab lends at least `budget_mb` MB, or the most that the page offers. `webgpu` false: a
-// browser that finds no GPU, so that the tab computes on the processor.
-export async function startTab({ url, join: link }, { budget_mb = Infinity, webgpu = true } = {}) {
-  const profile = mkdtempSync(join(tmpdir(), "moex-bench-tab-"));
-  const context = await launchProfile(profile, { webgpu });
+// browser that finds no GPU, so that the tab computes on the processor. With `browser` the tab is in a private window
+// of that one.
+export async function startTab({ url, join: link }, { budget_mb = Infinity, webgpu = true, browser = null } = {}) {
+  const profile = browser ? null : mkdtempSync(join(tmpdir(), "moex-bench-tab-"));
+  const context = browser ? await browser.newContext() : await launchProfile(profile, { webgpu });
   const page = await context.newPage();
   page.errors = [];
   page.setDefaultTimeout(0);
@@ -30,7 +31,7 @@ export async function startTab({ url, join: link }, { budget_mb = Infinity, webg
     page,
     stop: async () => {
       await context.close();
-      rmSync(profile, { recursive: true, force: true });
+      if (profile) rmSync(profile, { recursive: true, force: true });
     },
   };
 }

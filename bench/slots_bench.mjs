@@ -181,8 +181,8 @@ async function servedBy(worker) {
 // Sets memory limits of a page's worker that the page's sliders do not offer.
 const limited = (limits) => {
   const post = Worker.prototype.postMessage;
-  Worker.prototype.postMessage = function(message) {
-    post.call(this, message.type === "start" ? { ...message, ...limits } : message);
+  Worker.prototype.postMessage = function(message, ...rest) {
+    post.call(this, message.type === "start" ? { ...message, ...limits } : message, ...rest);
   };
 };
 async function startTab(hub, { slot_mb, is_all, policy }, host_mb) {

@@ -9,6 +9,7 @@ import { Arrival } from "./join/arrival.js";
 import { Conditions } from "./join/conditions.js";
 import { readLink } from "./join/link.js";
 import { takeToken, useLink, workerKey } from "./join/identity.js";
+import { Threads } from "./join/threads.js";
 import { keepAwake } from "./join/wake.js";
 import { WorkCard } from "./join/work.js";
 import { lendWords, powerWords } from "./join/work_words.js";
@@ -34,6 +35,7 @@ const blank = {
 speakIn(table, element("language"), () => drawAnew());
 const token = takeToken();
 let worker = null;
+let threads = null;         // the threads that help the worker
 let last = null;            // the newest status of the worker
 const arrival = new Arrival();
 let before = null;          // {time, pairs} of an earlier status, for the rate of answered pairs
@@ -168,6 +170,7 @@ function keepHub({ state, key } = {}) {
 }
 
 function fail(reason) {
+  endWorker();
   onStatus({ ...(last ?? blank), phase: "failed", detail: reason });
 }
 
@@ -204,10 +207,12 @@ async function start() {
   const [worker_key] = await Promise.all([workerKey(), knowHub()]);
   element("start").disabled = false;
   nickname = element("nickname").value.trim();
-  worker?.terminate();
-  worker = new Worker(new URL("../wasm/worker.js", import.meta.url), { type: "module", name: "moex" });
-  worker.onmessage = ({ data }) => (data.type === "status" ? onStatus(data.status) : fail(data.reason));
-  worker.onerror = (event) => fail(say("worker_failed", event.message));
+  endWorker();
+  const started = new Worker(new URL("../wasm/worker.js", import.meta.url), { type: "module", name: "moex" });
+  started.onmessage = ({ data }) => { if (worker === started) hear(data); };
+  started.onerror = (event) => { if (worker === started) fail(say("worker_failed", event.message)); };
+  worker = started;
+  threads = new Threads(worker);
   worker.postMessage({
     type: "start", token, nickname, worker_key, hub_key: knownHub(),
     budget_bytes: budgetBytes(), keep_bytes: keepBytes(), host_bytes: hostBytes(),
@@ -220,6 +225,17 @@ async function start() {
   askToKeep();
   onStatus({ ...blank, phase: "starting" });
   obeyRules();
+}
+
+function endWorker() {
+  worker?.terminate();
+  threads?.endAll();
+  worker = threads = null;
+}
+
+function hear(message) {
+  if (message.type === "thread") return threads.hear(message);
+  return message.type === "status" ? onStatus(message.status) : fail(message.reason);
 }
 
 // Pauses the worker while one of the contributor's rules requires it, and resumes it afterwards.
@@ -321,10 +337,10 @@ async function showStored() {
 element("forget").addEventListener("click", async () => {
   const is_wanted = await askToForget(say("forget_what"));
   if (!is_wanted) return;
-  worker?.terminate();      // stop the worker before the deletion: a download that ends now would store data again
+  endWorker();      // a download that ended after the deletion would store data again
   startAnew(await forgetEverything());
 });
-listenForForget(() => worker?.terminate());      // see above
+listenForForget(endWorker);
 
 // ---- start
 

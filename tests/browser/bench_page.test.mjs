@@ -115,8 +115,16 @@ test("an existing pipeline is returned after the call that requests it", async (
   assert.deepEqual(order, ["asked 1", "made 1", "asked 2", "made 2"]);
 });
 
+// Gives the page a clock that goes on by 0.1 ms with each look at it. The limits in ms then count looks, and do not
+// pass while the thread gets no core.
+const countTime = (page) => page.evaluate(() => {
+  let now = performance.now();
+  performance.now = () => (now += 0.1);
+});
+
 test("a GPU does keep-alive work after an answer only if allowed", async (t) => {
   const { page } = await openBench(t);
+  await countTime(page);
   const counts = await page.evaluate(async () => {
     const { Gpu } = await import("/wasm/gpu.js");
     const { canStayAwake } = await import("/wasm/awake.js");
@@ -151,6 +159,7 @@ test("a GPU does keep-alive work after an answer only if allowed", async (t) => 
 test("a GPU does keep-alive work for predicted calls, within limits",
   async (t) => {
     const { page } = await openBench(t);
+    await countTime(page);
     const seen = await page.evaluate(async () => {
       const { Gpu } = await import("/wasm/gpu.js");
       const { expected_in_vain_max, expected_ms_max } = await import("/wasm/awake.js");

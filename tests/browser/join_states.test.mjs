@@ -4,13 +4,10 @@ import { readFileSync } from "node:fs";
 import { createServer } from "node:http";
 import { after, before, test } from "node:test";
 
+import { Blobs } from "../../web-worker/browser/blobs.js";
+import { Front } from "./support/front.mjs";
 import { Hub, chat } from "./support/hub.mjs";
 import { launch, openTab, serving, tabStatus } from "./support/tab.mjs";
-
-// Import the page's module as text: Node 18 would treat a ".js" file as CommonJS. Without ExpertFiles it stores
-// nothing.
-const source = readFileSync(new URL("../../web-worker/browser/blobs.js", import.meta.url), "base64");
-const { Blobs } = await import(`data:text/javascript;base64,${source}`);
 
 let browser;
 let hub;
@@ -245,18 +242,24 @@ test("a browser without Ed25519 says so and still serves", async () => {
   await hub.until((status) => status.workers.length === 0, "the tab to leave");
 });
 
-test("an error inside a promise ends the worker, and the page reports it", async () => {
-  const context = await browser.newContext();
-  const page = await openTab(context, hub.join);
-  await page.workers()[0].evaluate(() => { Promise.reject(new Error("out of luck")); });
-  await phase(page, "failed");
-  await hub.until((status) => status.workers.length === 0, "the broken tab to leave");
-  assert.equal(await page.evaluate(() => window.moexStatus.phase), "failed");
-  assert.match(await detail(page), /^The worker stopped: out of luck/);
-  await page.getByRole("button", { name: "Start again" }).click();
-  await serving(page);
-  await context.close();
-});
+const errors = {
+  "inside a promise": () => { Promise.reject(new Error("out of luck")); },
+  "outside a promise": () => { setTimeout(() => { throw new Error("out of luck"); }); },
+};
+for (const [where, fail] of Object.entries(errors)) {
+  test(`an error ${where} ends the worker, and the page reports it`, async () => {
+    const context = await browser.newContext();
+    const page = await openTab(context, hub.join);
+    await page.workers().find((worker) => worker.url().endsWith("/worker.js")).evaluate(fail);
+    await phase(page, "failed");
+    await hub.until((status) => status.workers.length === 0, "the broken tab to leave");
+    assert.equal(await page.evaluate(() => window.moexStatus.phase), "failed");
+    assert.match(await detail(page), /^The worker stopped: out of luck/);
+    await page.getByRole("button", { name: "Start again" }).click();
+    await serving(page);
+    await context.close();
+  });
+}
 
 test("a download that waits for a retry ends when cancelled", async () => {
   let asked = 0;
@@ -280,21 +283,108 @@ test("a download that waits for a retry ends when cancelled", async () => {
   assert.equal(asked, 1);
 });
 
-test("a tab closed during a download leaves no trace, and the next visit completes", async () => {
-  const context = await browser.newContext();
-  let served = 0;
-  await context.route("**/weights/*", async (route) => {
-    served += 1;
-    // Answer no further download: the connection seems to be extremely slow.
-    if (served > 5) await new Promise((resolve) => setTimeout(resolve, 3600_000).unref());
-    else await route.continue();
+test("a tab whose downloading threads do not start downloads without them", async (t) => {
+  let refused = 0;
+  const front = await Front.start(hub, (request, response, pass) => {
+    if (request.url !== "/wasm/fetch_worker.js") return pass();
+    refused += 1;
+    return response.writeHead(404).end();
   });
-  const page = await openTab(context, hub.join, { wait: false });
+  t.after(() => front.stop());
+  const context = await browser.newContext();
+  t.after(() => context.close());
+  const status = await tabStatus(await openTab(context, front.join));
+  assert.ok(refused > 0, "the tab wanted its threads");
+  assert.ok(status.bytes_downloaded > 0);
+  assert.equal(status.bytes_downloaded, status.bytes_fetched);
+});
+
+// Opens a tab behind a front that appends `more` to the program `path`. Resolves to its page once the tab serves. The
+// page notes its phases.
+async function tabWithMore(t, path, more) {
+  const front = await Front.changing(hub, path, (program) => program + more);
+  t.after(() => front.stop());
+  const context = await browser.newContext();
+  t.after(() => context.close());
+  await context.addInitScript(() => {
+    window.phases = [];
+    const note = () => window.phases.push(window.moexStatus?.phase);
+    new MutationObserver(note).observe(document, { subtree: true, attributeFilter: ["data-phase"] });
+  });
+  return openTab(context, front.join);
+}
+
+test("a tab whose downloading thread fails downloads the rest without it", async (t) => {
+  // The thread reports its second blob as far as it has arrived, and ends with an error instead of handing it over.
+  const page = await tabWithMore(t, "/wasm/fetch_worker.js", `
+    const post = self.postMessage.bind(self);
+    let blobs = 0;
+    self.postMessage = ({ ticket, progress, is_last, ...answer }, moved) => {
+      blobs += is_last ? 1 : 0;
+      if (blobs !== 2) return post({ ticket, progress, is_last, ...answer }, moved);
+      post({ ticket, progress });
+      return setTimeout(() => { throw new Error("this thread fails"); });
+    };`);
+  const status = await tabStatus(page);
+  assert.match(page.warnings.join(), /this thread fails/);
+  assert.equal((await page.evaluate(() => window.phases)).includes("failed"), false);
+  assert.equal(status.units_ready, status.units_assigned);
+  assert.equal(status.bytes_downloaded, status.bytes_fetched, "no byte is counted twice");
+});
+
+// In Firefox, a worker that starts another worker may stop for ever.
+test("the page starts the threads of a tab", async (t) => {
+  const page = await tabWithMore(t, "/wasm/worker.js", `
+    self.Worker = class { constructor() { throw new Error("a worker started a worker"); } };`);
+  await page.waitForFunction(() => window.moexStatus.store.kept === window.moexStatus.units_assigned, null,
+    { timeout: 0 });
+  assert.equal((await tabStatus(page)).store.failed, "");
+  const programs = page.workers().map((worker) => new URL(worker.url()).pathname).sort();
+  assert.deepEqual([...new Set(programs)], ["/wasm/fetch_worker.js", "/wasm/store_worker.js", "/wasm/worker.js"]);
+
+  const before = page.workers();
+  await page.getByRole("button", { name: "Stop" }).click();
+  await phase(page, "stopped");
+  await page.getByRole("button", { name: "Start again" }).click();
+  await serving(page);
+  const left = before.filter((worker) => page.workers().includes(worker));
+  await Promise.all(left.map((worker) => worker.waitForEvent("close", { timeout: 0 })));
+});
+
+test("a tab whose writing thread fails serves, and keeps nothing", async (t) => {
+  // A thread that goes on after an error may report another one before it is ended.
+  const page = await tabWithMore(t, "/wasm/store_worker.js", `
+    self.onmessage = ({ data }) => {
+      if (data.type !== "put") return;
+      setTimeout(() => { throw new Error("this thread fails"); });
+      throw new Error("this thread fails");
+    };`);
+  // Experts serve before they are written.
+  await page.waitForFunction(() => window.moexStatus.store.failed !== "" || window.phases.includes("failed"));
+  const status = await tabStatus(page);
+  assert.equal((await page.evaluate(() => window.phases)).includes("failed"), false);
+  assert.equal(status.units_ready, status.units_assigned);
+  assert.match(status.store.failed, /this thread fails/);
+  assert.equal(status.store.kept, 0);
+});
+
+test("a tab closed during a download leaves no trace, and the next visit completes", async (t) => {
+  await hub.until((status) => status.workers.length === 0, "other tabs to leave");
+  const context = await browser.newContext();
+  let served = 0, is_slow = true;
+  const front = await Front.start(hub, (request, response, pass) => {
+    if (is_slow && request.url.startsWith("/weights/")) served += 1;
+    // Answer no further download: the connection seems to be extremely slow.
+    return is_slow && served > 5 ? undefined : pass();
+  });
+  t.after(() => front.stop());
+  const page = await openTab(context, front.join, { wait: false });
   await page.waitForFunction(() => window.moexStatus?.bytes_downloaded > 0, null, { timeout: 0, polling: 50 });
+  assert.ok((await tabStatus(page)).bytes_downloaded < (await tabStatus(page)).bytes_to_fetch);
   await page.close();
   await hub.until((status) => status.workers.length === 0, "the tab to leave");
-  await context.unrouteAll({ behavior: "ignoreErrors" });
-  const again = await openTab(context, hub.join);
+  is_slow = false;
+  const again = await openTab(context, front.join);
   assert.equal((await tabStatus(again)).blobs_refused, 0);
   await context.close();
 });
@@ -306,7 +396,7 @@ test("a tab without a hub shows its next attempt and reconnects", async () => {
   await own.stop();
   await phase(page, "offline");
   const sentence = /^The hub .*\. (Trying again\.|This worker comes back when it does\.)( Next try in \d+ s\.)?$/;
-  assert.match(await detail(page), sentence);
+  await page.locator("#detail", { hasText: sentence }).waitFor({ timeout: 0 });
   await context.setOffline(true);
   await page.locator("#detail", { hasText: /^This device has no network\./ }).waitFor({ timeout: 0 });
   await context.setOffline(false);
@@ -353,8 +443,8 @@ test("a memory limit below one expert is reported with a remedy", async () => {
   // Give the worker a limit that the slider does not offer.
   await page.addInitScript(() => {
     const post = Worker.prototype.postMessage;
-    Worker.prototype.postMessage = function(message) {
-      post.call(this, message.type === "start" ? { ...message, budget_bytes: 150000 } : message);
+    Worker.prototype.postMessage = function(message, ...rest) {
+      post.call(this, message.type === "start" ? { ...message, budget_bytes: 150000 } : message, ...rest);
     };
   });
   await page.goto(hub.join);

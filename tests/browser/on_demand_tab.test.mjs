@@ -25,8 +25,8 @@ after(() => browser?.close());
 // Gives the worker of a page limits that the page's sliders do not offer: three quarters of the 3 MiB are for experts.
 const small = (how) => {
   const post = Worker.prototype.postMessage;
-  Worker.prototype.postMessage = function(message) {
-    post.call(this, message.type === "start" ? { ...message, budget_bytes: 3 << 20, ...how } : message);
+  Worker.prototype.postMessage = function(message, ...rest) {
+    post.call(this, message.type === "start" ? { ...message, budget_bytes: 3 << 20, ...how } : message, ...rest);
   };
 };
 async function openSmallTab(t, hub, how = {}) {
@@ -203,6 +203,45 @@ test("eviction order survives a reload and spares this device's model", async (t
   }
   assert.deepEqual([...new Set(order)].filter(Boolean), ["a", "ab", "abd"], `c was used more often: ${order}`);
   assert.equal(is_kept, false, "it is not used more often than the stored blobs, so none is evicted");
+});
+
+// The same with all `messages` sent at once. Resolves to the answers in the order of the messages.
+async function writerSaysAtOnce(messages) {
+  const writer = new Worker("/wasm/store_worker.js", { type: "module" });
+  const answers = [];
+  const answered = new Promise((resolve) => {
+    writer.onmessage = ({ data }) => {
+      answers[data.ticket] = data;
+      if (Object.keys(answers).length === messages.length) resolve();
+    };
+  });
+  for (const [ticket, message] of messages.entries()) {
+    const bytes = message.type === "put" ? { bytes: new Uint8Array(message.size) } : {};
+    writer.postMessage({ ...message, ...bytes, ticket });
+  }
+  await answered;
+  writer.terminate();
+  return answers;
+}
+
+test("blobs that are written at the same time make room for each other", async (t) => {
+  const hub = await Hub.start(patient);
+  t.after(() => hub.remove());
+  const { setup } = await limitedContext(t, hub, 7 << 20);
+  const hex = (digit) => digit.repeat(64);
+  const put = (digit) => ({ type: "put", hex: hex(digit), size: 1 << 20 });
+  const used = (digits, uses, size) => ({ type: "used", used: [...digits].map((digit) => [hex(digit), size, uses]) });
+  const serves = { type: "serves", model: "one" };
+  const before = await setup.evaluate(writerSays, [serves, used("abcde", 1, 0), ...[..."abcde"].map(put)]);
+  assert.ok(before.slice(2).every(({ kept }) => kept), JSON.stringify(before));
+
+  // The blob 3 is sent twice.
+  const together = [serves, used("0123", 5, 0), ...[..."01233"].map(put), { type: "save" }];
+  const answers = await setup.evaluate(writerSaysAtOnce, together);
+  assert.ok(answers.slice(2, 7).every(({ kept }) => kept), JSON.stringify(answers));
+  const names = (await setup.evaluate(namesKept)).map((name) => name[0]).join("");
+  assert.equal(names.slice(0, 4), "0123", `all of them are kept: ${names}`);
+  assert.ok(names.length < 9, `others made room: ${names}`);
 });
 
 test("blobs in an earlier version's cache are adopted without a download",

@@ -33,3 +33,7 @@ self.onmessage = async ({ data }) => {
     self.postMessage({ reason: `The program did not load: ${error.message ?? error}` });
   }
 };
+// Report an error that a promise did not catch; otherwise the page would wait for ever.
+self.addEventListener("unhandledrejection", ({ reason }) => {
+  self.postMessage({ reason: `The program stopped: ${reason?.message ?? reason}` });
+});

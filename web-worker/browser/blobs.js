@@ -1,20 +1,23 @@
 // Expert blobs for one worker: read from the browser's disk, or else downloaded from the hub. Every blob is verified by
 // SHA-256 before use, and a broken download is resumed. A stored blob that does not verify is dropped and downloaded
-// again. Blobs are written to disk one after the other, after their caller has received them, because the disk is
-// slower than the GPU.
-const attempts_max = 4;
-const fetches_max = 4;
-const put_bytes_max = 64 << 20;  // limit of bytes that wait to be written to disk; above it, only urgent fetches start
+// again. Blobs are written to disk a few at a time, after their caller has received them, because the disk is slower
+// than the GPU.
+import { isBlob } from "./download.js";
+import { Fetchers } from "./fetchers.js";
 
-const toHex = (bytes) => Array.from(new Uint8Array(bytes), (byte) => byte.toString(16).padStart(2, "0")).join("");
-const isBlob = async (bytes, hex) => toHex(await crypto.subtle.digest("SHA-256", bytes)) === hex;
+const attempts_max = 4;
+const fetches_max = 4;            // a browser has six connections to a hub, and the page needs one now and then
+const puts_max = 4;              // blobs that are written at a time
+const put_bytes_max = 64 << 20;  // limit of bytes that wait to be written to disk; above it, only urgent fetches start
 
 // Fetches, verifies and stores the expert blobs of one worker.
 export class Blobs {
   // `base`: URL of the weights folder, ending with a slash. `files`: an ExpertFiles, or null to store nothing.
-  constructor(base, files = null) {
+  // The threads that download start with `startThread` (fetchers.js).
+  constructor(base, files = null, startThread = null) {
     this.base = base;
     this.files = files;
+    this.fetchers = new Fetchers(startThread);
     this.waiting = [];
     this.running = 0;
     this.generation = 0;
@@ -24,7 +27,8 @@ export class Blobs {
     this.host_bytes = 0;         // limit of the bytes of blobs that this worker caches in main memory
     this.memory = new Map();     // hash -> verified bytes, in LRU order: the first entry is evicted first
     this.memory_bytes = 0;
-    this.putting = Promise.resolve();
+    this.num_puts = 0;
+    this.lanes = Array.from({ length: puts_max }, () => Promise.resolve());      // each writes one blob at a time
   }
 
   cancel() {
@@ -51,6 +55,7 @@ export class Blobs {
       this.one(job).catch((error) => ({ reason: error.message })).then((answer) => {
         this.running -= 1;
         if (job.generation === this.generation) job.done(answer.bytes ?? null, answer.reason ?? "");
+        if (answer.is_new && this.files) this.put(job.hex, answer.bytes);
         this.next();
       });
     }
@@ -88,9 +93,8 @@ export class Blobs {
     if (stored) {
       if (stored.length === size && await isBlob(stored, hex)) {
         if (generation === this.generation) progress(size, false);
-        if (!this.files.isHere(hex)) this.put(hex, stored);
         this.remember(hex, stored);
-        return { bytes: stored };
+        return { bytes: stored, is_new: !this.files.isHere(hex) };
       }
       this.refused += 1;
       console.warn(`blobs: ${hex.slice(0, 12)} on the disk does not verify; fetching it again`);
@@ -102,16 +106,15 @@ export class Blobs {
     for (let attempt = 0; attempt < attempts_max && generation === this.generation; attempt += 1) {
       if (attempt > 0) await new Promise((resolve) => setTimeout(resolve, 250 * 2 ** attempt * Math.random()));
       if (signal.aborted) break;
-      const answer = await this.download(url, size, signal, (bytes) => {
-        if (generation === this.generation) progress(bytes, true);
+      const { bytes, matches, reason: why = "" } = await this.fetchers.get({ hex, url, size }, signal, (count) => {
+        if (generation === this.generation) progress(count, true);
       });
 
-      reason = answer.reason ?? "";
-      if (!answer.bytes) continue;
-      if (await isBlob(answer.bytes, hex)) {
-        if (this.files) this.put(hex, answer.bytes);
-        this.remember(hex, answer.bytes);
-        return { bytes: answer.bytes };
+      reason = why;
+      if (!bytes) continue;
+      if (matches) {
+        this.remember(hex, bytes);
+        return { bytes, is_new: true };
       }
 
       this.refused += 1;
@@ -121,62 +124,20 @@ export class Blobs {
     return { reason: reason || "cancelled" };
   }
 
-  // Writes a complete blob to disk. A blob is stored even if its fetch was cancelled in the meantime.
+  // Writes a complete blob to disk, after its caller has received it. A blob is stored even if its fetch was cancelled
+  // in the meantime. Its memory is handed over to the thread that writes, unless it is cached here.
   put(hex, bytes) {
-    this.put_bytes += bytes.length;
-    this.putting = this.putting.then(() => this.files.put(hex, bytes))
+    const { length } = bytes;
+    this.put_bytes += length;
+    const lane = this.num_puts++ % puts_max;
+    this.lanes[lane] = this.lanes[lane]
+      .then(() => this.files.put(hex, bytes, { gives_memory: this.memory.get(hex) !== bytes }))
       .catch((error) => console.warn("blobs: not stored:", error.message))
       .then(() => {
-        this.put_bytes -= bytes.length;
+        this.put_bytes -= length;
         this.next();
       });
   }
-
-  // Downloads one blob over the network; a broken download is resumed where it broke.
-  async download(url, size, signal, progress) {
-    const bytes = new Uint8Array(size);
-    let have = 0;
-    let reason = "";
-    for (let attempt = 0; attempt < attempts_max && !signal.aborted; attempt += 1) {
-      reason = "";
-      try {
-        const headers = have > 0 ? { Range: `bytes=${have}-` } : {};
-        const response = await fetch(url, { signal, headers, cache: "no-store" });
-        if (response.status !== 200 && response.status !== 206) {
-          reason = `the hub answered ${response.status} for a weight blob`;
-          await response.body?.cancel();
-          if (response.status === 404) break;
-          throw new Error(reason);
-        }
-
-        if (response.status === 200 && have > 0) {
-          progress(-have);
-          have = 0;
-        }
-
-        const reader = response.body.getReader();
-        for (;;) {
-          const { done, value } = await reader.read();
-          if (done) break;
-          if (have + value.length > size) {
-            progress(-have);
-            return { reason: `a weight blob is longer than ${size} bytes` };
-          }
-          bytes.set(value, have);
-          have += value.length;
-          progress(value.length);
-        }
-
-        if (have === size) return { bytes };
-        reason = `a weight blob ended after ${have} of ${size} bytes`;
-      } catch (error) {
-        reason = error.name === "AbortError" ? "cancelled" : reason || `download failed: ${error.message}`;
-        if (error.name === "AbortError") break;
-      }
-
-      await new Promise((resolve) => setTimeout(resolve, 300 * 2 ** attempt * Math.random()));
-    }
-    progress(-have);
-    return { reason };
-  }
+  // A promise that resolves when all blobs so far are written.
+  get putting() { return Promise.all(this.lanes); }
 }

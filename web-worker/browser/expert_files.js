@@ -1,18 +1,20 @@
 // Stores a tab's experts between visits, for blobs.js: one file per hash. This class reads the files itself
-// (File.slice, which needs no exclusive handle and blocks no other reader); a separate worker (store_worker.js) writes
-// them. The caller verifies the bytes that it reads. Failures are counted for the page in `told`. The tab also serves
-// in a browser that offers no storage (in a private window).
+// (File.slice, which needs no exclusive handle and blocks no other reader); a thread of its own (store_worker.js)
+// writes them. The caller verifies the bytes that it reads. Failures are counted for the page in `told`. In a browser
+// that offers no storage (in a private window), the tab serves without storage.
 import { bounded, cacheNames, openCache } from "./storage.js";
 import { StoreFolder, unlessGone } from "./store_folder.js";
 
 const earlier_cache = "moex-weights-v1";      // cache of an earlier version; store_worker.js has the same name
 const put_ms_max = 60000;                     // a write that takes longer counts as failed
-const used_every_ms = 2000;                   // interval at which the writing worker is sent the recent uses
+const used_every_ms = 2000;                   // interval at which the writing thread is sent the recent uses
 
-// Reads stored blobs, and passes new blobs to the worker that writes them.
+// Reads stored blobs, and passes new blobs to the thread that writes them.
 export class ExpertFiles {
-  // `onTold()` is called when the counts in `told` have changed, so that the page can show them.
-  constructor(onTold = () => {}) {
+  // `startThread(program, name)` returns a thread (page_threads.js), or a Worker. `onTold()` is called when the counts
+  // in `told` have changed, so that the page can show them.
+  constructor(startThread, onTold = () => {}) {
+    this.startThread = startThread;
     this.onTold = onTold;
     this.told = {
       kept: 0, unkept: 0,                     // counts of blobs that were and were not written
@@ -23,7 +25,7 @@ export class ExpertFiles {
     };
     this.here = new Set();                    // hashes of blobs that this worker has read from disk or written
     this.unkept = new Set();
-    this.used = new Map();                    // uses not yet sent to the writing worker: hash -> [bytes, uses]
+    this.used = new Map();                    // uses not yet sent to the writing thread: hash -> [bytes, uses]
     this.used_timer = 0;
     this.puts = new Map();                    // ticket -> resolve
     this.tickets = 0;
@@ -38,12 +40,15 @@ export class ExpertFiles {
     this.folder = await StoreFolder.open();
     const has_earlier = (await cacheNames(earlier_cache)).length > 0;
     this.earlier = has_earlier ? await openCache(earlier_cache) : null;
-    this.writer = new Worker(new URL("./store_worker.js", import.meta.url), { type: "module", name: "moex-store" });
-    this.writer.onmessage = ({ data }) => this.hear(data);
-    this.writer.onerror = (event) => {
-      this.tell({ failed: event.message || "its program did not load" });
-      for (const ticket of this.puts.keys()) this.hear({ ticket });
+    const writer = this.startThread("store_worker.js", "moex-store");
+    this.writer = writer;
+    writer.onmessage = ({ data }) => this.hear(data);
+    writer.onerror = ({ message }) => {
+      if (this.writer !== writer) return;      // it has failed before
       this.writer = null;
+      writer.terminate();
+      this.tell({ failed: message || "its program did not load" });
+      for (const ticket of this.puts.keys()) this.hear({ ticket });
     };
     if (this.model) this.writer.postMessage({ type: "serves", model: this.model });
   }
@@ -106,12 +111,14 @@ export class ExpertFiles {
     this.used.clear();
   }
 
-  // Resolves when the verified `bytes` are on the disk, or when the writing worker reports that they cannot be stored.
-  async put(hex, bytes) {
+  // Resolves when the verified `bytes` are on the disk, or when the writing thread reports that they cannot be stored.
+  // With `gives_memory` the caller no longer needs them, and they are empty afterwards.
+  async put(hex, bytes, { gives_memory = false } = {}) {
     await this.open();
     if (!this.writer) return;
     this.tellUsed();
-    const answer = await bounded("writes", () => this.ask({ type: "put", hex, bytes }), put_ms_max)
+    const given = gives_memory ? [bytes.buffer] : [];
+    const answer = await bounded("writes", () => this.ask({ type: "put", hex, bytes }, given), put_ms_max)
       .catch(({ message }) => ({ reason: message }));
     const { kept = false, gone = [], is_full = false, device_bytes = 0, reason = "" } = answer;
     for (const name of gone) this.here.delete(name);
@@ -125,15 +132,15 @@ export class ExpertFiles {
       device_bytes: kept ? told.device_bytes : device_bytes, failed: reason || told.failed,
     });
   }
-  // Writes the recent uses to disk; called before the tab closes.
+  // Writes the recent uses to disk; called when the tab stops serving.
   async save() {
     this.tellUsed();
     if (this.writer) await this.ask({ type: "save" });
   }
 
-  ask(message) {
+  ask(message, transfer = []) {
     const ticket = this.tickets += 1;
-    this.writer.postMessage({ ...message, ticket });
+    this.writer.postMessage({ ...message, ticket }, transfer);
     return new Promise((resolve) => { this.puts.set(ticket, resolve); });
   }
   hear({ ticket, ...answer }) {

@@ -5,7 +5,7 @@ import { FileStore, StoreError } from "./file_store.js";
 import { StoreFolder, list_name } from "./store_folder.js";
 
 export class LentStore extends FileStore {
-  // `lend()` resolves to {port, gone}, the port of a worker that a tab lends, and a promise for the end of that tab.
+  // `lend()` resolves to {port, gone}, the port to a worker that a tab lends, and a promise for the end of that tab.
   static async open(lend) {
     const store = new LentStore(await StoreFolder.open());
     store.lend = lend;

@@ -29,5 +29,8 @@ if (is_shared) {
 // When all data is deleted (js/forget.js), keys and values leave the GPU, too, even if no tab uses the model now.
 openChannel("moex-forget", () => desk.endModel());
 
-// Report an error that a promise did not catch; otherwise the tabs would wait for ever.
+// Report an error that nothing caught; otherwise the tabs would wait for ever. A page hears of an error of its
+// Dedicated Worker, but not of one of a SharedWorker.
 self.addEventListener("unhandledrejection", ({ reason }) => desk.model?.fail(reason ?? new Error("it stopped")));
+if (is_shared)
+  self.addEventListener("error", ({ error, message }) => desk.model?.fail(error ?? new Error(message)));

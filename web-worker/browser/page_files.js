@@ -46,15 +46,17 @@ export class PageFiles {
       if (wish !== this.wishes) return opened.close();
       this.pages = opened;
       return await this.tell();
-    } catch (error) { return this.tell("failed", error); }
+    } catch (error) { return wish === this.wishes && this.tell("failed", error); }
   }
   get is_on() { return this.pages !== null && !this.pages.is_closed; }
 
   async tell(trouble = "", error = null, conversation = "") {
-    const bytes = trouble === "failed" ? 0 : await this.pages.bytes();
-    const session = conversation ? { session: await this.pages.sessionOf(conversation) } : {};
+    const { pages, wishes } = this;
+    const bytes = trouble === "failed" ? 0 : await pages.bytes();
+    const session = conversation ? { session: await pages.sessionOf(conversation) } : {};
+    if (wishes !== this.wishes) return;      // the user has changed their mind meanwhile
     this.onChange({
-      is_on: true, bytes, bytes_max: this.pages?.bytes_max ?? 0, trouble, message: error?.message ?? "", ...session,
+      is_on: true, bytes, bytes_max: pages?.bytes_max ?? 0, trouble, message: error?.message ?? "", ...session,
     });
   }
 
@@ -162,8 +164,12 @@ export class PageFiles {
     this.forgotten.add(conversation);
     this.work = this.work.then(async () => {
       if (!this.is_on) return;
-      const told = () => this.tell("", null, conversation);
-      await this.pages.forget(conversation).then(told, (error) => this.tell("failed", error));
+      try {
+        await this.pages.forget(conversation);
+        if (this.is_on) await this.tell("", null, conversation);
+      } catch (error) {
+        if (this.is_on) this.tell("failed", error);
+      }
     });
   }
   // Returns the pages of a text as {before, end, num_tokens, name}; fewer once isWanted() returns false.

@@ -107,7 +107,9 @@ export class StoreFolder {
   }
 
   // Writes `bytes` under the name of their hash; the caller has verified them. If another tab writes or reads the same
-  // file, the existing file stays. At the end of the quota this throws a QuotaExceededError.
+  // file, the existing file stays. At the end of the quota this throws a QuotaExceededError. The bytes are flushed
+  // before the file gets its name, because the model of "this device" takes a file of the right size for the verified
+  // one.
   async write(hex, bytes) {
     const file = await this.make(`${hex}.new`);
     const handle = await file.createSyncAccessHandle();

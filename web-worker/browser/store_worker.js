@@ -1,5 +1,6 @@
 // A second Dedicated Worker of a tab. It writes the blobs that the tab keeps and evicts blobs to make room, so
-// that neither blocks the worker that serves. It handles one message after the other.
+// that neither blocks the worker that serves. It handles one message after the other, except that several blobs are
+// written at a time: most of a write is waiting for the browser's storage service (bench/tab_store_bench.mjs).
 // Messages in:  {type: "serves", model} | {type: "put", ticket, hex, bytes} | {type: "save", ticket}
 //               | {type: "used", used: [[hex, bytes, uses]]}, bytes 0: the blob may not be on the disk
 // Messages out: {ticket, kept, reason, is_full, device_bytes, gone: [hex]}; for a save {ticket}
@@ -10,6 +11,7 @@ const earlier_cache = "moex-weights-v1";      // the cache in which an earlier v
 // Limit of evictions for one new blob: the browser reports freed bytes with a delay.
 const gone_max = 8;
 const save_every_ms = 10000;                  // interval for writing the use counts to uses.json
+const puts = new Map();                       // hash -> promise of the put that is under way
 let folder = null;
 let uses = null;
 // Names of files that have no recorded use; null until they are first needed.
@@ -27,7 +29,7 @@ opened.catch(() => {});                       // the error is reported with the 
 function saveLater() {
   save_timer ||= setTimeout(() => {
     save_timer = 0;
-    next(() => uses.save());
+    next(() => uses.save()).catch(() => {});      // the next save writes what this one did not
   }, save_every_ms);
 }
 
@@ -44,7 +46,7 @@ async function keep({ hex, bytes }) {
       if (isBusy(error) && await folder.find(hex)) return { kept: true, gone };
       if (error.name !== "QuotaExceededError") return { kept: false, gone, reason: error.message };
     }
-    const left = gone.length < gone_max ? await makeRoom(hex) : [];
+    const left = gone.length < gone_max ? await next(() => makeRoom(hex)) : [];
     if (left.length === 0) return { kept: false, gone, is_full: true, device_bytes: await deviceBytes() };
     gone.push(...left);
   }
@@ -62,9 +64,9 @@ async function makeRoom(hex) {
 
   await uses.load();
   const listed = new Set((await folder.listed()).map(({ sha256 }) => sha256));
-  const known = uses.names();
   strays ??= (await folder.files()).map(([name]) => name).filter((name) => !name.endsWith(".part"));
-  strays = strays.filter((name) => !known.has(name) && !listed.has(name));
+  const known = uses.names();
+  strays = strays.filter((name) => !known.has(name) && !listed.has(name) && !puts.has(name.slice(0, hex.length)));
   for (let name = strays.pop(); name; name = strays.pop()) if (await folder.remove(name)) return [name];
 
   const blobs = new Map();
@@ -89,22 +91,45 @@ async function answer(message) {
     uses.served = message.model;
   } else if (message.type === "used") {
     for (const [hex, bytes, count] of message.used) uses.add(hex, bytes, count);
-  } else if (message.type === "put") {
-    const told = await keep(message);
-    if (told.kept) uses.add(message.hex, message.bytes.length, 0);
-    return told;
   } else if (message.type === "save") await uses.save();
   return {};
 }
 
-let running = Promise.resolve();
-function next(work) {
-  running = running.then(work).catch((error) => ({ kept: false, gone: [], reason: error.message }));
-  return running;
-}
-self.onmessage = ({ data }) => {
-  next(() => answer(data)).then((told) => {
-    if (data.ticket !== undefined) self.postMessage({ ticket: data.ticket, ...told });
-    if (data.type !== "save") saveLater();
+// Stores a blob, beside other blobs; after an earlier put of the same blob.
+function put({ hex, bytes }) {
+  const { length } = bytes;
+  const before = puts.get(hex);
+  const work = (async () => {
+    await opened;
+    await before?.catch(() => {});
+    const told = await keep({ hex, bytes });
+    if (told.kept) await next(() => uses.add(hex, length, 0));      // not while the counts are being written
+    return told;
+  })().finally(() => {
+    if (puts.get(hex) === work) puts.delete(hex);
   });
+  puts.set(hex, work);
+  return work;
+}
+
+let running = Promise.resolve();
+// Runs `work` after the earlier calls of next() have ended. Rejects with its error.
+function next(work) {
+  const done = running.then(work);
+  running = done.catch(() => {});
+  return done;
+}
+self.onmessage = async ({ data }) => {
+  let told;
+  try {
+    if (data.type === "put") told = await put(data);
+    else {
+      if (data.type === "save") await Promise.allSettled(puts.values());
+      told = await next(() => answer(data));
+    }
+  } catch (error) {
+    told = { kept: false, gone: [], reason: error.message };
+  }
+  if (data.ticket !== undefined) self.postMessage({ ticket: data.ticket, ...told });
+  if (data.type !== "save") saveLater();
 };

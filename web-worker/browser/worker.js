@@ -4,16 +4,19 @@
 //                power_percent, on_mains}
 //               | {type: "budget", bytes} | {type: "keep", bytes, host_bytes} | {type: "power", percent}
 //               | {type: "mains", on_mains}      true, false, or null if the browser does not report it
+//               | {type: "thread", id, ...}      of a thread (page_threads.js)
 //               | {type: "identity", worker_id, public_key, signature, shows_nickname}
 //               | "pause" | "resume" | "online" | "stop" | "leave"      leave: stop once others hold the experts
 //               | {type: "leave", heard}      the page is closed; `heard`, a shared Int32Array, becomes 1 once the hub
 //                                             knows, or is null
-// Messages out: {type: "status", status} on every report; {type: "failed", reason} when the worker cannot even start.
+// Messages out: {type: "status", status} on every report; {type: "failed", reason} when the worker cannot even start;
+//               {type: "thread", id, ...}
 import createModule from "./moex-worker.js";
 import { Blobs } from "./blobs.js";
 import { ExpertFiles } from "./expert_files.js";
 import { Host } from "./host.js";
 import { blobsOf, checkHub, fingerprintOf, hasSignedLayer } from "./hub_key.js";
+import { PageThreads } from "./page_threads.js";
 
 const decoder = new TextDecoder();
 const encoder = new TextEncoder();
@@ -23,8 +26,10 @@ let wasm = null;
 const withBytes = (bytes, f) => host.withBytes(bytes, f);
 const withText = (text, f) => host.withText(text, f);
 
-const files = new ExpertFiles(tellStore);
-const blobs = new Blobs(new URL("../weights/", import.meta.url).href, files);
+const threads = new PageThreads((message, moved) => self.postMessage(message, moved));
+const startThread = (program, name) => threads.start(program, name);
+const files = new ExpertFiles(startThread, tellStore);
+const blobs = new Blobs(new URL("../weights/", import.meta.url).href, files, startThread);
 const timers = new Map();
 const soon = new MessageChannel();
 soon.port1.onmessage = ({ data }) => strike(data);
@@ -231,7 +236,8 @@ function handle(message) {
   }
 }
 self.onmessage = ({ data }) => {
-  if (wasm) handle(data);
+  if (data.type === "thread") threads.hear(data);
+  else if (wasm) handle(data);
   else early.push(data);
 };
 
@@ -243,8 +249,8 @@ host.load(createModule, import.meta.url).then(
   (error) => self.postMessage({ type: "failed", reason: `The worker program did not load: ${error.message ?? error}` }),
 );
 
-// Report an error that a promise did not catch; otherwise the tab would still show "serving" and answer no call.
-self.addEventListener("unhandledrejection", ({ reason }) => {
+// Report an error that nothing caught; otherwise the tab would still show "serving" and answer no call.
+function endWith(reason) {
   mx.report = () => {};                        // a later status of the worker core must not hide this failure
   clearTimeout(store_timer);
   try {
@@ -255,4 +261,10 @@ self.addEventListener("unhandledrejection", ({ reason }) => {
   socket?.close(1000);
   self.postMessage({ type: "failed", reason: `The worker stopped: ${reason?.message ?? reason}` });
   self.close();
+}
+self.addEventListener("unhandledrejection", ({ reason }) => endWith(reason));
+self.addEventListener("error", (event) => {
+  event.preventDefault();                      // it is reported here, and not by the page once more
+  console.error("worker:", event.error ?? event.message);
+  endWith(event.error ?? event.message);
 });

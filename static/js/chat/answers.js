@@ -66,6 +66,8 @@ export class Answers {
         return undefined;
       });
       await this.lock_before;
+    } catch (error) {
+      if (error.name !== "AbortError") throw error;      // it was stopped before the previous page had closed
     } finally {
       if (this.running === own) {      // true if this call started no stream
         this.running = null;

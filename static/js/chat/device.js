@@ -217,7 +217,8 @@ export class ThisDevice {
     else if (message.ready) {
       const is_short = message.ready.processor?.is_short
         ?? (message.ready.context_tokens === this.context_tokens && this.context_tokens < context_tokens_max);
-      Object.assign(globalThis.moexDevice, message.ready);
+      // A report to all tabs may come before this tab's ACK.
+      globalThis.moexDevice = { ...globalThis.moexDevice, ...message.ready };
       this.set({ phase: "ready", ...message.ready, is_short });
     } else if (message.failed) this.fail(message.failed);
   }

@@ -186,11 +186,19 @@ export class ModelLink {
       });
     });
   }
-  // Lends the SharedWorker a worker that writes files.
+  // Lends the SharedWorker a worker that writes files, and passes their messages on: a worker that failed could not say
+  // so itself.
   lend() {
     const worker = new Worker(lent_url, { type: "module" });
     const { port1, port2 } = new MessageChannel();
-    worker.postMessage({ type: "CONNECT" }, [port1]);
+    port1.onmessage = ({ data }) => worker.postMessage(data);
+    worker.onmessage = ({ data }) => port1.postMessage(data);
+    worker.onerror = (event) => {
+      event.preventDefault();
+      worker.terminate();
+      const message = event.message || "the program that writes files did not load";
+      port1.postMessage({ error: { code: "unavailable", name: "Error", message } });
+    };
     this.port.postMessage({ type: "LENT", sessionId: this.id }, [port2]);
   }
 
@@ -221,9 +229,12 @@ export class ModelLink {
   compute() {
     const worker = new Worker(computing_url, { type: "module" });
     this.worker = worker;
-    worker.onmessage = ({ data }) => { if (data.unused && !this.is_on) this.stopComputing(); };
+    worker.onmessage = ({ data }) => {
+      if (data.unused && !this.is_on && this.worker === worker) this.stopComputing();
+    };
     worker.onerror = (event) => {
       event.preventDefault();
+      if (this.worker !== worker) return;      // it has been ended before
       this.stopComputing();
       this.onBroken(new Error(event.message || "its program did not load"));
     };

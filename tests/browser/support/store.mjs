@@ -27,9 +27,18 @@ export async function dropKept(name) {
 }
 
 // Deletes all files, like a user who deletes the site's data. The lock keeps tabs from writing uses.json meanwhile: a
-// folder that gets a new file is not removed (InvalidModificationError).
-export const dropAllKept = () => navigator.locks.request("moex-uses", async () =>
-  (await navigator.storage.getDirectory()).removeEntry("moex-models", { recursive: true }));
+// folder that gets a new file is not removed (InvalidModificationError), and neither is a file that is being written.
+export const dropAllKept = () => navigator.locks.request("moex-uses", async () => {
+  const root = await navigator.storage.getDirectory();
+  for (;;) {
+    try {
+      return await root.removeEntry("moex-models", { recursive: true });
+    } catch (error) {
+      if (!["NoModificationAllowedError", "InvalidModificationError"].includes(error.name)) throw error;
+    }
+    await new Promise((go) => { setTimeout(go, 50); });
+  }
+});
 
 // Resolves when all downloads of a tab are on the disk.
 export const allStored = (page) =>
