@@ -3,7 +3,9 @@
 import assert from 'node:assert/strict';
 import { connect } from 'node:net';
 import { test } from 'node:test';
-import { adminKeyOf, command, health, hubsOf, makeKey, until, usage, usageFrom } from './fleet_process.mjs';
+import {
+  adminKeyOf, command, entered, health, hubsOf, knownAt, makeKey, until, usage, usageFrom,
+} from './fleet_process.mjs';
 import { inFolder, postJson, runHub, startHub } from './hub_process.mjs';
 import { startFront } from './front_process.mjs';
 import { postgresIsInstalled, startPostgres } from './postgres.mjs';
@@ -16,8 +18,8 @@ const story = (name, run) => test(name, how,
     try { await run({ folder, store, context }); } finally { await store.remove(); }
   }));
 
-const serveWith = (store, state, ...args) => startHub(
-  ['--state', state, '--store', store.url, '--backend', 'local', '--threads', '1', '--require-key', ...args]);
+const serveWith = async (store, state, ...args) => entered(await startHub(
+  ['--state', state, '--store', store.url, '--backend', 'local', '--threads', '1', '--require-key', ...args]));
 
 const ask = (hub, key, max_tokens = 5) =>
   postJson(`${hub.api}/completions`, { prompt: 'The sea', max_tokens, ...endless }, key);
@@ -148,7 +150,7 @@ story('a limit of tokens holds over both hubs', async ({ folder, store, context 
   const per_minute = 3000, hubs = [await serveWith(store, `${folder}/one`), await serveWith(store, `${folder}/two`)];
   try {
     const { key } = await makeKey(store, 'ada', '--limit', String(per_minute));
-    await until(async () => (await ask(hubs[1], key, 1)).status === 200);
+    await knownAt(hubs, key);
     const begun = Date.now();
     // Two clients at each hub ask until each has been refused three times.
     const received = await Promise.all([0, 1, 0, 1].map(async (at) => {

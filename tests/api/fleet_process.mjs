@@ -61,6 +61,12 @@ export const freePort = () => new Promise((resolve) => {
   });
 });
 
+// Resolves to the hub once the others may know it: it is ready shortly before that.
+export const entered = async (hub) => {
+  await hub.logged('this hub has entered');
+  return hub;
+};
+
 // Three hubs at most, each on a port and with a state folder of its own, so that it comes back as itself. `given`: a
 // store that outlives the fleet, and the address url(i) at which hub i reaches it.
 export async function startFleet(folder, count, extra = [], given = null) {
@@ -69,9 +75,9 @@ export async function startFleet(folder, count, extra = [], given = null) {
   const store = given?.store ?? await startPostgres();
   const removeStore = async () => { if (!given) await store.remove(); };
   const ports = await Promise.all(Array.from({ length: count }, freePort));
-  const serve = (i) => startHub([
+  const serve = async (i) => entered(await startHub([
     '--state', `${folder}/hub${i}`, '--listen', `127.0.0.1:${ports[i]}`, '--store', given?.url(i) ?? store.url,
-    '--fleet-key', key, '--backend', 'local', '--threads', '1', '--deterministic', '--kv-disk-mb', '0', ...extra]);
+    '--fleet-key', key, '--backend', 'local', '--threads', '1', '--deterministic', '--kv-disk-mb', '0', ...extra]));
   const hubs = await Promise.all(ports.map((_, i) => serve(i))).catch(async (error) => {
     await removeStore();
     throw error;

@@ -154,13 +154,20 @@ test('a hub on a GPU goes on with its pages after kill -9', { skip: !built }, ()
     return { logprobs: answer.choices[0].logprobs.token_logprobs, ...answer.usage.prompt_tokens_details };
   };
   const args = ['--gpu', first_device, '--backend', 'local', '--kv-mb', '64', '--kv-dtype', 'int8', '--state', state];
+  // Until a hub knows what is on the disk, it keeps and finds nothing.
+  const diskOnce = async ({ url }, isThere) => {
+    while (!isThere((await (await fetch(`${url}/api/status`)).json()).engine.kv_disk))
+      await new Promise((go) => setTimeout(go, 20));
+  };
   const first = await startHub(args);
+  await diskOnce(first, ({ listed }) => listed);
   const before = await ask(first);
-  for (let written = 0; written < 1;)
-    written = (await (await fetch(`${first.url}/api/status`)).json()).engine.kv_disk.pages_written;
+  await diskOnce(first, ({ pages_written }) => pages_written > 0);
   first.signal('SIGKILL');
   await first.ended;
-  const again = await startHub(args), after = await ask(again);
+  const again = await startHub(args);
+  await diskOnce(again, ({ listed }) => listed);
+  const after = await ask(again);
   await again.stop();
   assert.equal(before.cached_tokens, 0);
   assert.equal(after.cached_tokens_disk, 128, 'a page of a GPU has 128 tokens');

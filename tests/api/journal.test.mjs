@@ -6,7 +6,7 @@ import { chmodSync, existsSync, readdirSync, readFileSync, writeFileSync } from 
 import { request } from 'node:http';
 import { connect } from 'node:net';
 import { test } from 'node:test';
-import { question, secret, startFleet, stream } from './fleet_process.mjs';
+import { knownAt, makeKey, question, secret, startFleet, stream, until } from './fleet_process.mjs';
 import { startFront } from './front_process.mjs';
 import { inFolder, postJson, runHub } from './hub_process.mjs';
 import { postgresIsInstalled } from './postgres.mjs';
@@ -15,11 +15,11 @@ import { postgresIsInstalled } from './postgres.mjs';
 // where other programs leave them a twentieth of a core.
 const how = { skip: postgresIsInstalled() ? false : 'SKIPPED: no postgresql-15', timeout: 300_000 };
 
-// When the limit of a story is over, this prints the progress of its processes and streams and ends its hubs. A story
-// that waits for a hub then ends, too. `run` and `wait` are times of the scheduler in ms: they show whether a hub lost
-// an event or got no processor. `front()` returns the front, if there is one.
+// Shortly before the limit of a story is over, this prints the progress of its processes and streams and ends its hubs.
+// A story that waits for a hub then ends, too. `run` and `wait` are times of the scheduler in ms: they show whether a
+// hub lost an event or got no processor. `front()` returns the front, if there is one.
 function explainTimeout(context, fleet, streams, front) {
-  context.signal.addEventListener('abort', async () => {
+  const timer = setTimeout(async () => {
     for (const { pid, stderr } of fleet.hubs) {
       const threads = existsSync(`/proc/${pid}/task`) ? readdirSync(`/proc/${pid}/task`) : [];
       const times = threads.map((id) => readFileSync(`/proc/${pid}/task/${id}/schedstat`, 'utf8').split(' '));
@@ -35,7 +35,8 @@ function explainTimeout(context, fleet, streams, front) {
       hub.signal('SIGKILL');
     }
     await front()?.kill();
-  });
+  }, how.timeout - 10_000);
+  context.after(() => clearTimeout(timer));
 }
 const lastLines = (text) => text.trimEnd().split('\n').slice(-4).join(' | ');
 
@@ -131,13 +132,13 @@ test('a client resumes a dead hub\'s stream at another hub, and no table has its
   (context) => inFolder(async (folder) => {
     const fleet = await startFleet(folder, 2, ['--require-key']);
     try {
-      const made = await runHub(['key', 'add', 'ada', '--store', fleet.store.url]);
-      const other = await runHub(['key', 'add', 'bob', '--store', fleet.store.url]);
-      const headers = { authorization: `Bearer ${made.stdout.trim()}` };
-      const body = question(7, 400);
+      const [ada, bob] = [await makeKey(fleet.store, 'ada'), await makeKey(fleet.store, 'bob')];
+      for (const { key } of [ada, bob]) await knownAt(fleet.hubs, key);
+      const headers = { authorization: `Bearer ${ada.key}` };
+      const body = question(7, 800);
       const url = `${fleet.hubs[0].url}/v1/chat/completions`;
       const alone = await stream(`${fleet.hubs[1].url}/v1/chat/completions`, { headers, body });
-      assert.ok(alone.whole, JSON.stringify(alone.error));
+      assert.ok(alone.whole, `${alone.status} ${JSON.stringify(alone.error)}`);
 
       // While the owner lives, the other hub passes the stream on.
       let killed = false;
@@ -165,7 +166,7 @@ test('a client resumes a dead hub\'s stream at another hub, and no table has its
 
       const at = `${fleet.hubs[1].url}/v1/streams/${id}`;
       const last = first.ids.at(-1);
-      const foreign = await fetch(at, { headers: { authorization: `Bearer ${other.stdout.trim()}` } });
+      const foreign = await fetch(at, { headers: { authorization: `Bearer ${bob.key}` } });
       assert.equal(foreign.status, 404, 'the stream of another key');
       const rest = await stream(at, { method: 'GET', headers: { ...headers, 'last-event-id': String(last) } });
       assert.equal(rest.status, 200);
@@ -184,7 +185,7 @@ const connectionsTo = (port) => readFileSync('/proc/net/tcp', 'utf8').split('\n'
 test('a client resumes while the hub of its stream dies', how, () => inFolder(async (folder) => {
   const fleet = await startFleet(folder, 2);
   try {
-    const body = question(8, 400), [dying, other] = fleet.hubs, port = Number(new URL(dying.url).port);
+    const body = question(8, 800), [dying, other] = fleet.hubs, port = Number(new URL(dying.url).port);
     const alone = await stream(`${other.url}/v1/chat/completions`, { body });
     let rest = null;
     const first = await stream(`${dying.url}/v1/chat/completions`, {
@@ -222,12 +223,15 @@ test(hangs, how, (context) => inFolder(async (folder) => {
   let front;
   try {
     front = await startFront(['--store', fleet.store.url, '--fleet-key', fleet.key]);
-    const body = question(3, 600);
+    const latest = [];
+    explainTimeout(context, fleet, latest, () => front);
+    const body = question(3, 800);
     const alone = await stream(`${fleet.hubs[0].url}/v1/chat/completions`, { body });
     let hung = null, at = 0;
     const one = await stream(`${front.url}/v1/chat/completions`, {
       body,
       onEvent: (out) => {
+        latest[0] = out;
         if (hung || out.events < 50) return;
         at = Date.now();
         const id = out.headers['x-moex-stream'].slice(0, 8);
@@ -239,9 +243,21 @@ test(hangs, how, (context) => inFolder(async (folder) => {
     assert.equal(one.text, alone.text);
     assert.equal(one.events, alone.events);
     context.diagnostic(`whole ${Date.now() - at} ms after the hub hung`);
-    const lost = hung.logged('another hub has taken a stream of this one');
+
+    // The journal is the other hub's, and whole.
+    const journal = () => fleet.store.query('SELECT hub_id, ended, position, md5(records) FROM streams JOIN '
+      + `stream_pieces USING (stream_id) WHERE stream_id = '${one.headers['x-moex-stream']}' ORDER BY position`);
+    let kept = '';
+    await until(async () => { kept = await journal(); return kept.includes('|t|'); }, () => kept);
+    const other = fleet.hubs.find((hub) => hub !== hung);
+    assert.ok(kept.startsWith(idOf(folder, other, fleet)), kept);
+
+    // The hub goes on. It ends its job because the front has left it or because its journal is refused, whichever it
+    // sees first. By its end it has written all that it ever writes.
     hung.signal('SIGCONT');
-    await lost;
+    await until(async () => (await (await fetch(`${hung.url}/api/status`)).json()).engine.running === 0);
+    assert.equal(await hung.stop(), 0, hung.stderr());
+    assert.equal(await journal(), kept);
   } finally {
     for (const hub of fleet.hubs) hub.signal('SIGCONT');
     await front?.stop();

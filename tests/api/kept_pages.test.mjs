@@ -24,14 +24,23 @@ async function complete(hub, prompt, max_tokens, extra = {}, key = undefined) {
   };
 }
 
-const status = async (hub) => (await (await fetch(`${hub.url}/api/status`)).json()).engine.kv_disk;
+async function status(hub, key = '') {
+  const headers = key ? { authorization: `Bearer ${key}` } : {};
+  return (await (await fetch(`${hub.url}/api/status`, { headers })).json()).engine.kv_disk;
+}
 // Asks for the hub's status until `isThere` is true of its pages on disk, and returns these numbers.
-async function diskOnce(hub, isThere) {
+async function diskOnce(hub, isThere, key = '') {
   for (;;) {
-    const disk = await status(hub);
+    const disk = await status(hub, key);
     if (isThere(disk)) return disk;
     await new Promise((done) => setTimeout(done, 20));
   }
+}
+// Starts a hub and waits until it knows what is on the disk: before that it keeps and finds nothing.
+async function serveListed(...args) {
+  const hub = await serve(...args);
+  await diskOnce(hub, ({ listed }) => listed);
+  return hub;
 }
 const written = (hub, count) => diskOnce(hub, (disk) => disk.pages_written >= count);
 
@@ -48,12 +57,12 @@ async function killed(hub) {
 }
 
 // Begins a streamed answer, and kills the hub once `count` events with text have arrived. Returns these events with
-// their times.
+// their times, and the time of the end.
 async function killInMidAnswer(hub, prompt, count) {
   const answer = await postJson(`${hub.url}/v1/completions`,
     { prompt, max_tokens: 1000 - prompt.length, temperature: 0, stream: true });
   const arrivals = [];
-  let rest = '';
+  let rest = '', end = 0;
   try {
     for await (const bytes of answer.body) {
       rest += Buffer.from(bytes).toString();
@@ -64,19 +73,21 @@ async function killInMidAnswer(hub, prompt, count) {
         const choice = JSON.parse(event.slice(6)).choices?.[0];
         if (choice?.text) arrivals.push({ text: choice.text, at: performance.now() });
       }
-      if (arrivals.length >= count) hub.signal('SIGKILL');
+      if (arrivals.length < count || end) continue;
+      end = performance.now();
+      hub.signal('SIGKILL');
     }
   } catch {
     // The connection ends with the process.
   }
   assert.equal(await hub.ended, 'SIGKILL', 'the hub was killed while it answered');
-  return arrivals;
+  return { arrivals, end };
 }
 
 test('after kill -9 in mid-answer the text goes on with the same bits', () => inFolder(async (state) => {
   const prompt = promptOf(400);
-  const first = await serve(state);
-  const arrivals = await killInMidAnswer(first, prompt, 300);
+  const first = await serveListed(state);
+  const { arrivals, end } = await killInMidAnswer(first, prompt, 300);
   const pages = pageFiles(state).filter((file) => !file.endsWith('.tmp')).length;
 
   // The same question, to a hub that keeps nothing and to one that comes back.
@@ -86,8 +97,8 @@ test('after kill -9 in mid-answer the text goes on with the same bits', () => in
   assert.equal((await status(plain)).on, false);
   await plain.stop();
 
-  const again = await serve(state);
-  const disk = await diskOnce(again, ({ listed }) => listed);
+  const again = await serveListed(state);
+  const disk = await status(again);
   assert.equal(disk.pages, pages);
   const answer = await complete(again, prompt, 100);
   assert.deepEqual(answer.logprobs, wanted.logprobs);
@@ -96,7 +107,6 @@ test('after kill -9 in mid-answer the text goes on with the same bits', () => in
   assert.equal(answer.fromDisk, 384, 'the 24 full pages before the last token');
 
   // All pages that were full a second before the end are there; tokens of the answer, too.
-  const end = arrivals.at(-1).at;
   const old = arrivals.filter((one) => one.at < end - 1000).length;
   assert.ok(pages >= Math.floor((prompt.length + old) / pageTokens), `${pages} pages, ${old} old tokens`);
   assert.ok(pages > prompt.length / pageTokens, 'pages of the running answer were kept');
@@ -104,7 +114,7 @@ test('after kill -9 in mid-answer the text goes on with the same bits', () => in
 }));
 
 test('a request can forbid it, and forget deletes what there is', () => inFolder(async (state) => {
-  let hub = await serve(state);
+  let hub = await serveListed(state);
   await complete(hub, promptOf(100), 20, { moex: { store: false } });
   assert.equal((await status(hub)).pages, 0);
   await complete(hub, promptOf(100, 2), 20);
@@ -119,7 +129,7 @@ test('a request can forbid it, and forget deletes what there is', () => inFolder
   assert.equal(pageFiles(state).length, 0);
   await complete(hub, promptOf(100, 3), 4);
   await hub.stop();
-  hub = await serve(state);
+  hub = await serveListed(state);
   assert.equal((await complete(hub, promptOf(100, 2), 4)).fromDisk, 0);
   assert.equal((await complete(hub, promptOf(100, 3), 4)).fromDisk, 96);
   await hub.stop();
@@ -131,7 +141,7 @@ test('a request can forbid it, and forget deletes what there is', () => inFolder
 
 test('damaged pages, another key and a lost folder are told once, and answers go on', () => inFolder(async (state) => {
   const prompt = promptOf(200);
-  let hub = await serve(state);
+  let hub = await serveListed(state);
   const wanted = await complete(hub, prompt, 10);
   await written(hub, 12);
   await hub.stop();
@@ -142,7 +152,7 @@ test('damaged pages, another key and a lost folder are told once, and answers go
     bytes[bytes.length >> 1] ^= 1;
     writeFileSync(file, bytes);
   }
-  hub = await serve(state);
+  hub = await serveListed(state);
   assert.deepEqual((await complete(hub, prompt, 10)).logprobs, wanted.logprobs);
   assert.equal((await status(hub)).pages_refused, 1, 'the pages behind the first cannot be found any more');
   assert.match(hub.stderr(), /a page was refused and deleted, and answers go on.*damaged/);
@@ -168,7 +178,7 @@ test('damaged pages, another key and a lost folder are told once, and answers go
   rmSync(join(state, 'kv-pages'));
 
   // Another key.
-  hub = await serve(state);
+  hub = await serveListed(state);
   await complete(hub, prompt, 10);
   await written(hub, 12);
   await hub.stop();
@@ -188,7 +198,7 @@ test('damaged pages, another key and a lost folder are told once, and answers go
 }));
 
 test('the key is a file of its own, private, or a credential', () => inFolder(async (state) => {
-  let hub = await serve(state);
+  let hub = await serveListed(state);
   await complete(hub, promptOf(64), 4);
   await written(hub, 4);
   await killed(hub);
@@ -201,6 +211,7 @@ test('the key is a file of its own, private, or a credential', () => inFolder(as
   mkdirSync(credentials);
   renameSync(join(state, 'kv-key'), join(credentials, 'moex-kv-key'));
   hub = await startHub(['--backend', 'local', '--state', state], { CREDENTIALS_DIRECTORY: credentials });
+  await diskOnce(hub, ({ listed }) => listed);
   assert.equal((await complete(hub, promptOf(64), 4)).fromDisk, 48);
   assert.equal(existsSync(join(state, 'kv-key')), false);
   await hub.stop();
@@ -219,6 +230,7 @@ test('beyond loopback nothing is kept until the operator says so, and not for a 
     assert.ok(key, made.stdout);
     hub = await serve(state, ...open, '--kv-disk-mb', '100');
     const port = new URL(hub.url).port, local = { url: `http://127.0.0.1:${port}` };
+    await diskOnce(local, ({ listed }) => listed, key);
     await complete(local, promptOf(100), 4, {}, key);
     await hub.stop();
     assert.equal(pageFiles(state).length, 6);

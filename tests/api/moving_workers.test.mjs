@@ -99,7 +99,12 @@ test('a worker joins another hub and comes back, with weights and record', how,
       assert.equal((await ask(hubs[1], 40)).choices[0].text, alone.choices[0].text);
       assert.ok((await workerAt(hubs[1])).groups_answered > 0, 'it computes for the other hub');
 
+      const knowsOthers = (number) => until(async () => {
+        await new Promise((resolve) => { setImmediate(resolve); });
+        return [...hubs[0].stderr().matchAll(/workers know the other hubs hubs=(\d+)/g)].at(-1)?.[1] === number;
+      }, hubs[0].stderr);
       await start(0);
+      await knowsOthers('1');
       await stop(1);
       const back = await workerAt(hubs[0], (one) => one.trust === 'proven');
       assert.equal(back.units_ready, first.units_ready);
@@ -107,10 +112,6 @@ test('a worker joins another hub and comes back, with weights and record', how,
       assert.equal((await ask(hubs[0], 40)).choices[0].text, alone.choices[0].text);
 
       // A hub that is killed says nothing: the worker knows the other one from HUBS.
-      const knowsOthers = (number) => until(async () => {
-        await new Promise((resolve) => { setImmediate(resolve); });
-        return [...hubs[0].stderr().matchAll(/workers know the other hubs hubs=(\d+)/g)].at(-1)?.[1] === number;
-      }, hubs[0].stderr);
       await knowsOthers('0');
       await start(1);
       await knowsOthers('1');
@@ -168,7 +169,8 @@ test('workers settle after as many moves as there are workers to move', how,
       await until(async () => (await workersOf(hubs[0])).length === 6);
       await start(1);
       const counts = () => Promise.all(hubs.map(async (hub) => (await workersOf(hub)).length));
-      for (let moved = 1; moved <= 3; ++moved) await until(async () => (await counts())[1] === moved);
+      // Each move has a limit of its own.
+      for (const moved of [1, 2, 3]) await until(async () => (await counts())[1] >= moved);
       await until(async () => (await counts()).join() === '3,3', () => 'they are not three each');
       await sleep(25_000);   // two further looks of both hubs
       assert.deepEqual(await counts(), [3, 3]);

@@ -9,14 +9,16 @@ import { modelFolder, startHub, temporaryFolder } from './hub_process.mjs';
 // Serves a copy of the demo package. `change(folder)` damages the copy, `ask(hub)` makes the hub read it.
 async function serveDamaged(change, ask) {
   const copy = temporaryFolder();
+  let hub = null;
   try {
     cpSync(modelFolder, copy.path, { recursive: true, dereference: true });
-    const hub = await startHub([], {}, copy.path);
+    hub = await startHub([], {}, copy.path);
     await ask(hub, () => change(copy.path));
     const code = await hub.ended;
     const sentences = hub.stderr().split('\n').filter((line) => line.startsWith('moex-hub: '));
     return { code, sentences, folder: copy.path };
   } finally {
+    hub?.signal('SIGKILL');      // if `ask` has thrown
     copy.remove();
   }
 }

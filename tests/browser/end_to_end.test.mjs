@@ -139,7 +139,7 @@ test("a restarted hub is served without a click; a damaged blob is downloaded ag
   const before_stored = await again.evaluate(async ([hex, size]) => {
     const { Blobs } = await import("/wasm/blobs.js");
     const { ExpertFiles } = await import("/wasm/expert_files.js");
-    const files = new ExpertFiles();
+    const files = new ExpertFiles((name) => new Worker(`/wasm/${name}`, { type: "module" }));
     let goOn = null;
     const disk = new Promise((resolve) => { goOn = resolve; });
     const put = files.put.bind(files);
@@ -174,8 +174,8 @@ test("a memory limit changed during a stream drops and reloads experts", async (
   const moved = await context();
   await moved.addInitScript((bytes) => {
     const post = Worker.prototype.postMessage;
-    Worker.prototype.postMessage = function(message) {
-      post.call(this, message.type === "budget" && message.bytes < 1e8 ? { ...message, bytes } : message);
+    Worker.prototype.postMessage = function(message, ...rest) {
+      post.call(this, message.type === "budget" && message.bytes < 1e8 ? { ...message, bytes } : message, ...rest);
     };
     window.phases = [];
     const record = () => window.phases.push(document.documentElement.dataset.phase);

@@ -92,17 +92,20 @@ test("an answer with late calls allowed ends despite a stalled worker", async (t
 
   let stalled = false;
   const impatient = { ...request, max_tokens: 12, moex: { late_ms: 80 } };
-  const answer = await chat(hub, impatient, async (count) => {
-    if (count < 4 || stalled) return;
-    stalled = true;
-    workers[1].child.kill("SIGSTOP");
-  });
-  assert.ok(stalled);
-  assert.equal(answer.error, null);
-  const { replaced, perplexity_excess } = answer.moex;
+  let replaced = 0;
+  while (replaced === 0) {      // the last token of the first answer may come before the signal
+    const answer = await chat(hub, impatient, async (count) => {
+      if (count < 4 || stalled) return;
+      stalled = true;
+      workers[1].child.kill("SIGSTOP");
+    });
+    assert.ok(stalled);
+    assert.equal(answer.error, null);
+    assert.equal(answer.moex.perplexity_excess, null, "not measured");
+    replaced = answer.moex.replaced;
+  }
   console.log(`${replaced} calls were not waited for`);
-  assert.ok(replaced > 0 && replaced <= late_max, `${replaced} replaced`);
-  assert.equal(perplexity_excess, null, "not measured");
+  assert.ok(replaced <= late_max, `${replaced} replaced`);
   assert.equal((await hub.status()).calls.replaced, replaced);
 
   workers[1].child.kill("SIGCONT");

@@ -46,14 +46,19 @@ test("a tab computes layers whole, and a closed or crashed tab changes no text",
     assert.deepEqual(spans.held.map(({ first_layer, end_layer }) => [first_layer, end_layer]), [[2, 7]]);
     await page.locator("#share", { hasText: "It computes layers 2 to 6 whole." }).waitFor();
 
+    // The tab ends in the midst of an answer that it computes. On a busy machine a step may be late, after which the
+    // hub computes an answer or more without the tab.
     let ended = null;
-    const answer = await chat(hub, request, async (count) => {
-      if (count < 4 || ended) return;
-      ended = ends === "closed" ? context.close() : page.goto("chrome://crash").catch(() => {});
-    });
-    assert.equal(answer.error, null, ends);
-    assert.equal(answer.text, here.text, ends);
-    assert.ok(ended, "the answer was as long as wanted");
+    for (let tries = 0; tries < 50 && !ended; ++tries) {
+      const { spans: before } = await hub.status();
+      const answer = await chat(hub, request, async (count) => {
+        if (count < 4 || ended || (await hub.status()).spans.trips === before.trips || ended) return;
+        ended = ends === "closed" ? context.close() : page.goto("chrome://crash").catch(() => {});
+      });
+      assert.equal(answer.error, null, ends);
+      assert.equal(answer.text, here.text, ends);
+    }
+    assert.ok(ended, "no answer used the tab");
     await ended;
     const { spans: after } = await hub.status();
     assert.ok(after.trips > spans.trips && after.lies === 0, JSON.stringify(after));

@@ -47,6 +47,18 @@ async function asked(hub, what, predicate) {
   throw new Error(`${what} did not happen: ${JSON.stringify({ spans, workers })}`);
 }
 
+// Asks until an answer has taken a trip: the hub does not ask a holder for a while after it was late. Each answer is
+// `text`. Resolves to the state of the spans.
+async function travels(hub, text) {
+  const { spans: { trips } } = await hub.status();
+  for (let tries = 0; tries < 50; ++tries) {
+    assert.equal((await chat(hub, request)).text, text);
+    const { spans } = await hub.status();
+    if (spans.trips > trips) return spans;
+  }
+  throw new Error("no answer took a trip");
+}
+
 const isLate = ({ first_layer }) => first_layer > 2;
 const first = ({ spans }) => spans.held.filter((one) => !isLate(one));
 const second = ({ spans }) => spans.held.filter(isLate);
@@ -120,7 +132,8 @@ test("a holder that stops, breaks, leaves or is killed changes no text", { timeo
   stopped.child.kill("SIGCONT");
   await asked(hub, "two holders", (status) => first(status).length === 2);
   const broken = await disturbed("lost device", first, (worker) => worker.child.kill("SIGUSR2"));
-  assert.match(broken.child.printed, /device lost/);
+  // The device is lost in the holder's next step, which the next answer may bring.
+  await asked(hub, "the loss of a device", () => /device lost/.test(broken.child.printed));
   await asked(hub, "the holder on its next device", (status) => first(status).length === 2);
   const left = await disturbed("SIGTERM", second, (worker) => worker.child.kill("SIGTERM"));
   assert.deepEqual(await left.child.ended, { code: 0, signal: null });
@@ -154,7 +167,8 @@ test("a later turn brings a holder only what it lacks", { timeout: 300_000 }, as
   for (let tries = 0; tries < 50 && last.trips === 0; ++tries) last = await turn();
   assert.ok(last.tokens > 600 && last.trips > 0, JSON.stringify(last));
   let trips = 0;
-  for (let i = 0; i < 4; ++i) {
+  // Four turns, and more of them if the holder was late again.
+  for (let i = 0; i < 4 || (trips === 0 && i < 12); ++i) {
     messages.push({ role: "assistant", content: last.text }, { role: "user", content: "And then?" });
     const next = await turn();
     t.diagnostic(`${next.rows} rows were sent of ${next.tokens} tokens, ${next.trips} trips`);
@@ -181,9 +195,8 @@ test("a hub on a GPU sends layers away, and a killed holder fails no answer", { 
   assert.deepEqual(held.map(({ first_layer, end_layer }) => [first_layer, end_layer]), [[2, 7]]);
   assert.equal((await chat(hub, { ...request, moex: { spans: "off" } })).text, here.text);
   assert.equal((await hub.status()).spans.trips, trips, "an answer that may not leave in a span takes no trip");
-  assert.equal((await chat(hub, request)).text, here.text);
-  const { spans } = await hub.status();
-  assert.ok(spans.trips > trips && spans.checks > 0 && spans.lies === 0, JSON.stringify(spans));
+  const spans = await travels(hub, here.text);
+  assert.ok(spans.checks > 0 && spans.lies === 0, JSON.stringify(spans));
 
   const disturbed = disturbing(hub, workers, here.text);
   const stopped = await disturbed("SIGSTOP", first, (worker) => worker.child.kill("SIGSTOP"));
@@ -212,8 +225,7 @@ for (const on of [[], onGpu])
       assert.equal(coverage.units, 5 * 16, "a worker is asked for no expert of the layers 0, 1 and 7");
       assert.deepEqual(spans.held.map(({ first_layer, end_layer }) => [first_layer, end_layer]), [[2, 7]]);
 
-      assert.equal((await chat(hub, request)).text, text);
-      assert.ok((await hub.status()).spans.trips > spans.trips);
+      await travels(hub, text);
     });
 
 test("--deterministic has no spans and says so", { timeout: 300_000 }, async (t) => {

@@ -8,8 +8,7 @@ import { join } from "node:path";
 import { after, before, test } from "node:test";
 
 import { packFamily } from "../api/family_package.mjs";
-import { ask } from "./support/chat_page.mjs";
-import { chooseDevice, deviceSettled, lastAnswer, openChat, set } from "./support/device_page.mjs";
+import { answered, chooseDevice, deviceSettled, lastAnswer, openChat, set } from "./support/device_page.mjs";
 import { Hub, build, run } from "./support/hub.mjs";
 import { keptBytes, keptOf, wholePages } from "./support/kept_pages.mjs";
 import { launch } from "./support/tab.mjs";
@@ -49,8 +48,7 @@ async function open(t, browser, drafts = "auto") {
 
 // Asks, and returns the answer: its words, the tokens that were known, and all tokens of its prompt.
 async function turn(page, words) {
-  await ask(page, words);
-  const { content, reasoning, facts, end } = await lastAnswer(page);
+  const { content, reasoning, facts, end } = await answered(page, words);
   assert.equal(facts.place, "device", end?.words);
   assert.notEqual(end?.reason, "failed", end?.words);
   return { text: `${reasoning ?? ""}|${content}`, known: facts.cached_tokens, prompt: facts.prompt_tokens, facts };
@@ -76,9 +74,11 @@ async function edit(page, words) {
 
 const remembers = (page) => page.waitForFunction(() => (
   /remembers conv/.test(document.getElementById("remember-words").textContent)));
-// Resolves when so many pages are on the disk.
-async function written(page, pages_min) {
-  while ((await page.evaluate(wholePages)).length < pages_min) await new Promise((go) => { setTimeout(go, 50); });
+// Resolves when that many pages and states are on the disk.
+async function written(page, pages_min, states_min) {
+  const has = async (is_state, least) => (await page.evaluate(wholePages, is_state)).length >= least;
+  while (!await has(false, pages_min) || !await has(true, states_min))
+    await new Promise((go) => { setTimeout(go, 50); });
 }
 // Resolves to the bytes of the files of pages and of states, when the newest text is whole on the disk: nothing is
 // written for half a second.
@@ -122,7 +122,7 @@ for (const webgpu of [true, false])
     await remembers(page);
     const [first] = await conversation(page, questions.slice(0, 1));
     assert.equal(first.text, plain[0].text);
-    await written(page, 2);
+    await written(page, 2, 1);
     await page.goto("about:blank");
     await page.goBack();
     assert.match(await deviceSettled(page), /^Ready/);

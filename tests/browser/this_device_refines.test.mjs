@@ -7,7 +7,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
 
-import { ask, keptNow, settled } from "./support/chat_page.mjs";
+import { ask, keptNow, keptWhen, settled } from "./support/chat_page.mjs";
 import { deviceSettled, greedy, lastAnswer, openChat, prompt, set, takeWay } from "./support/device_page.mjs";
 import { Hub, build, run } from "./support/hub.mjs";
 import { packSmall } from "./support/small_model.mjs";
@@ -98,6 +98,9 @@ test("the hub's answer is offered in the place of this device's draft", async (t
   assert.match(await page.locator(".pager").last().textContent(), /2 of 2/);
 
   // The conversation goes on from the answer that is shown, also after a reload.
+  await keptWhen(page, ({ conversations }) => conversations.some(({ messages, chosen }) => (
+    messages.some(({ id, content }) => content.trim() === expected.better.trim()
+      && Object.values(chosen).includes(id)))));
   await page.reload();
   await deviceSettled(page);
   assert.equal((await shown(page)).trim(), expected.better.trim());

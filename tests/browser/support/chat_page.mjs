@@ -67,13 +67,13 @@ export const brief = (stream) => {
   stream.end();
 };
 
-// Returns the browser's stored data: the conversations, and the stream that this tab would resume.
+// Returns the browser's stored data: the conversations, and the stream that this tab would resume (js/chat/answers.js).
 export const keptNow = (page) => page.evaluate(async () => {
   const { Keeper } = await import(new URL("js/chat/keep.js", document.baseURI));
   const keeper = await Keeper.open();
   const conversations = await keeper.all();
   keeper.close();
-  return { conversations, stream: sessionStorage.getItem("moex-stream") };
+  return { conversations, stream: JSON.parse(sessionStorage.getItem("moex-stream")) };
 });
 
 // Resolves once `isKept` returns true for the stored data: a pending write would be lost with the page.
@@ -97,7 +97,8 @@ export function reload(page) {
 // Reloads the page in the middle of an answer, when the answer is stored: complete, or resumable by this tab.
 export function reloadInAnswer(page) {
   return reloadWhen(page, ({ conversations, stream }) => {
-    const isSafe = ({ role, end }) => role === "assistant" && (end !== null || stream !== null);
-    return conversations.some(({ messages }) => messages.some(isSafe));
+    const all = conversations.flatMap(({ messages }) => messages);
+    if (stream) return stream.messages.every((wanted) => all.some(({ id }) => id === wanted));
+    return all.some(({ role, end }) => role === "assistant" && end !== null);
   });
 }

@@ -77,32 +77,48 @@ export async function loadIfAsked(page) {
   if (await page.locator("#device-load").isVisible()) await page.locator("#device-load").click();
 }
 
-export async function chooseDevice(page) {
+// Chooses this device and loads the model. Resolves to what the open settings then say.
+export async function tryDevice(page) {
   await page.locator("#open-settings").click();
   await page.locator("#place").selectOption("device");
   await page.locator("#device-load").click();
-  const words = await deviceSettled(page);
+  return deviceSettled(page);
+}
+
+export async function chooseDevice(page) {
+  const words = await tryDevice(page);
   await page.locator("#close-settings").click();
   assert.match(words, /^Ready/, words);
   await set(page, { temperature: "0" });
 }
 
-// Returns the last answer in its stored form, when it is complete.
-export async function lastAnswer(page) {
+// Returns the stored answers, the newest last.
+async function keptAnswers(page) {
+  const { conversations } = await keptNow(page);
+  return conversations.flatMap(({ messages }) => messages).filter(({ role }) => role === "assistant")
+    .sort((a, b) => a.at - b.at);
+}
+
+// Returns the last answer in its stored form, when it is complete and one of more than `before`.
+export async function lastAnswer(page, before = 0) {
   await settled(page);
   for (;;) {
-    const { conversations } = await keptNow(page);
-    const message = conversations.flatMap(({ messages }) => messages).filter(({ role }) => role === "assistant")
-      .sort((a, b) => a.at - b.at).at(-1);
-    if (message?.end) return message;
+    const kept = await keptAnswers(page);
+    if (kept.length > before && kept.at(-1).end) return kept.at(-1);
     await new Promise((resolve) => setTimeout(resolve, 50));
   }
 }
 
+// Asks, and returns the answer in its stored form. An answer that ends at once may end before it is stored.
+export async function answered(page, words) {
+  const { length } = await keptAnswers(page);
+  await ask(page, words);
+  return lastAnswer(page, length);
+}
+
 export async function answerTo(page, words) {
   await page.locator("#new-chat").evaluate((node) => node.click());
-  await ask(page, words);
-  return lastAnswer(page);
+  return answered(page, words);
 }
 
 export const greedy = (hub, words, length = max_tokens) => chat(hub, {

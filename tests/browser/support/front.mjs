@@ -71,6 +71,18 @@ export class Front {
     front.join = `${front.url}/join.html${new URL(hub.join).hash}`;
     return front;
   }
+  // Starts a proxy that gives pages the text `change(text)` for the hub's file `path`.
+  static changing(hub, path, change) {
+    return Front.start(hub, async (request, response, pass) => {
+      if (request.url !== path) return pass();
+      const file = await fetch(`${hub.url}${path}`);
+      const text = await file.text();
+      const changed = change(text);
+      if (changed === text) throw new Error(`${path} was not changed`);
+      const headers = [...file.headers].filter(([name]) => !/^(content-(length|encoding)|etag)$/.test(name));
+      return response.writeHead(200, Object.fromEntries(headers)).end(changed);
+    });
+  }
   // Returns the headers of a request with the hub as their Host, and as their Origin if a page of this proxy sent it.
   headersOf({ headers }) {
     const { host } = new URL(this.hub.url);

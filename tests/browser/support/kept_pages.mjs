@@ -17,9 +17,9 @@ export async function keptOf() {
   return { has_folder, files, databases };
 }
 
-// Returns the names of the pages that are whole on the disk, without states: page.evaluate(wholePages). The record of a
-// page is written after its file. The database is not created here.
-export async function wholePages() {
+// Returns the names of the pages that are whole on the disk, or of the states: page.evaluate(wholePages, is_state). A
+// record is written after its file. The database is not created here.
+export async function wholePages(is_state = false) {
   if (!(await indexedDB.databases()).some(({ name }) => name === "moex-pages")) return [];
   const ended = (request) => new Promise((resolve, reject) => {
     request.onsuccess = () => resolve(request.result);
@@ -29,7 +29,7 @@ export async function wholePages() {
   try {
     const store = [...database.objectStoreNames][0];
     const names = store ? await ended(database.transaction(store).objectStore(store).getAllKeys()) : [];
-    return names.filter((name) => name.includes(".") && !name.endsWith(".state"));
+    return names.filter((name) => name.includes(".") && name.endsWith(".state") === is_state);
   } finally { database.close(); }
 }
 

@@ -37,8 +37,12 @@ export async function openTab(context, join_url, { wait = true } = {}) {
   const page = await context.newPage();
   page.setDefaultTimeout(0);                                   // only the time limit of the test ends a wait
   page.errors = [];
+  page.warnings = [];
   page.on("pageerror", (error) => page.errors.push(String(error)));
-  page.on("console", (message) => { if (message.type() === "error") page.errors.push(message.text()); });
+  page.on("console", (message) => {
+    if (message.type() === "error") page.errors.push(message.text());
+    if (message.type() === "warning") page.warnings.push(message.text());
+  });
   await page.goto(join_url);
   await page.getByRole("button", { name: "Start", exact: true }).click();
   if (wait) await serving(page);
