@@ -4,12 +4,14 @@
 // same hub and workers, in turns: `moex.spans: "off"` keeps an answer out of spans.
 //   node bench/span_bench.mjs [--shape NAME | --model DIR] [--rtt 0,5,20,50] [--workers 2] [--users 1] [--tokens 48]
 //     [--own-layers N] [--prompt TOKENS] [--mbit R] [--grains both | spans] [--repeat 3] [--budget-mb 4096]
-//     [--drafts off | replay@P] [--late-share P --late-ms X] [--hub-args "ARGS"] [--worker-args "ARGS"] [--tab]
-//     [--header]
+//     [--drafts off | replay@P] [--late-share P --late-ms X] [--turns N] [--hub-args "ARGS"] [--worker-args "ARGS"]
+//     [--tab] [--header]
 // --rtt and --users are lists, which one swarm serves: the lines get one round trip time after another, and with --mbit
 // R Mbit/s in each direction, once all weights are loaded and the spans are proven.
 // --grains spans leaves out the rounds of experts. {i} in --worker-args is the worker's number. A share P
-// [0] of the frames on each line, in both directions, is late by X ms [200] more, and what follows it waits.
+// [0] of the frames on each line, in both directions, is late by X ms [200] more, and what follows it waits. With
+// --turns N [0] each user asks N times more after the measurement, each time with 64 more tokens of prompt, and the hub
+// keeps what it has computed (--prefix-cache on, which is off otherwise).
 // NAME as in `moex-hub synth`. MOEX_BUILD: build folder [build], with moex-hub, moex-worker and delay_line. CSV: see
 // `columns`.
 //   trips         round trips of a token: one a span that was used, one a layer in none
@@ -19,6 +21,8 @@
 //   of_bound      spans' rate beside users * 1000 / (trips * rtt + ms of a token at an RTT of 0), if that was measured
 //   experts_tok_s not measured with --drafts, because it takes a round trip a layer
 //   drafts_tok_s  spans with drafted tokens, each of them right with the probability P (replay_hub.cpp), at no cost
+//   turns_*       medians over those N questions: until the prompt's last row, between tokens, and bytes of keys and
+//                 values that a question of one user brought to holders
 //   up, down      bytes a row to and from a span; *_formula: 4 bytes a value of the row each way, and 2 bytes a value
 //                 of the keys and values of the span's layers behind the answer
 // example: node bench/span_bench.mjs --header
@@ -35,11 +39,12 @@ const { slowLine } = await import("./slow_line.mjs");
 
 const columns = "model,own_layers,workers,users,rtt_ms,mbit_per_s,spans,layers,trips,experts_tok_s,spans_tok_s,ratio,"
   + "of_bound,late,failed,lies,up,up_formula,down,down_formula,kv_bytes_sent,late_share,experts_gap_p50_ms,"
-  + "experts_gap_p99_ms,spans_gap_p50_ms,spans_gap_p99_ms,prompt_tokens,experts_first_ms,spans_first_ms,drafts_tok_s";
+  + "experts_gap_p99_ms,spans_gap_p50_ms,spans_gap_p99_ms,prompt_tokens,experts_first_ms,spans_first_ms,drafts_tok_s,"
+  + "turns_first_ms,turns_gap_p50_ms,turns_kv_bytes";
 const options = {
   model: "static/models/demo", shape: "", rtt: "0,5,20,50", workers: "2", users: "1", tokens: "48", repeat: "3",
   "own-layers": "0", prompt: "16", mbit: "0", grains: "both", drafts: "off", "budget-mb": "4096", "late-share": "0",
-  "late-ms": "200", "hub-args": "", "worker-args": "",
+  "late-ms": "200", turns: "0", "hub-args": "", "worker-args": "",
 };
 const in_tabs = process.argv.includes("--tab");
 if (in_tabs) process.argv.splice(process.argv.indexOf("--tab"), 1);
@@ -73,8 +78,8 @@ async function openTab(url, link) {
 async function swarm() {
   const hub = await Hub.start(["--model", options.model, "--local-fallback", "off", "--spans", "auto",
     "--own-layers", options["own-layers"],
-    "--replicas", "1", "--speculative", acceptance ? "auto" : "off", "--prefix-cache", "off", "--timeout-ms", "60000",
-    "--round-deadline-s", "300", ...words(options["hub-args"])],
+    "--replicas", "1", "--speculative", acceptance ? "auto" : "off", "--timeout-ms", "60000",
+    "--prefix-cache", options.turns === "0" ? "off" : "on", "--round-deadline-s", "300", ...words(options["hub-args"])],
   { program: acceptance ? ["replay_hub", acceptance, "0"] : ["moex-hub"] });
   const lines = [], workers = [];
   for (let i = 0; i < Number(options.workers); i += 1) {
@@ -122,9 +127,9 @@ async function stream({ hub, model }, fields, { gaps = [], firsts = [] }) {
 }
 
 // Resolves to the rate of an answer to each user, all at once.
-async function ask(one, seed, max_tokens, users, spans, { speculative = "off", ...times } = {}) {
+async function ask(one, seed, max_tokens, users, spans, { speculative = "off", more = 0, ...times } = {}) {
   const rates = await Promise.all(Array.from({ length: users }, async (_, user) => {
-    const prompt = Array.from({ length: Number(options.prompt) },
+    const prompt = Array.from({ length: Number(options.prompt) + more },
       (_, i) => (i * 7919 + (seed * 64 + user) * 104729) % 4000 + 100);
     const moex = acceptance ? { spans, speculative } : { spans };
     return stream(one, { prompt, max_tokens, seed, moex }, times);
@@ -149,25 +154,41 @@ async function warmUp(one, first_seed) {
   await ask(one, first_seed + 1000, 16, Math.max(...numbers("users")), "auto");
 }
 
+// Resolves to the medians of later questions, which continue the prompts of the answers that were measured last.
+async function laterTurns(one, seed, tokens, users) {
+  const gaps = [], firsts = [], kv_bytes = [];
+  for (let turn = 1; turn <= Number(options.turns); turn += 1) {
+    const { spans: from } = await one.hub.status();
+    await ask(one, seed, tokens, users, "auto", { more: 64 * turn, gaps, firsts });
+    kv_bytes.push(((await one.hub.status()).spans.kv_bytes - from.kv_bytes) / users);
+  }
+  return firsts.length === 0 ? ["", "", ""]
+    : [median(firsts).toFixed(0), median(gaps).toFixed(1), median(kv_bytes).toFixed(0)];
+}
+
 const ms_at_0 = new Map();    // users -> milliseconds of a token
+let num_rows = 0;             // of the table: the prompts of each are others
 async function measure(one, rtt_ms, users) {
+  const seed = 100 * num_rows;
+  num_rows += 1;
   const tokens = Number(options.tokens), { hub } = one;
   const rates = { off: [], auto: [], drafts: [] }, gaps = { off: [], auto: [] }, firsts = { off: [], auto: [] };
   const { spans: from } = await hub.status();
   for (let i = 0; i < Number(options.repeat); i += 1) {
     for (const spans of acceptance || options.grains === "spans" ? ["auto"] : ["off", "auto"]) {
       const times = { gaps: gaps[spans], firsts: firsts[spans] };
-      rates[spans].push(await ask(one, i, tokens, users, spans, times));
+      rates[spans].push(await ask(one, seed + i, tokens, users, spans, times));
     }
   }
   // Each answer is drafted once it was given. The number of drafted tokens is learned on the way.
   for (let i = 0; acceptance && i < Number(options.repeat); i += 1) {
     for (let turn = 0; turn < 3; turn += 1) {
-      const rate = await ask(one, i, tokens, users, "auto", { speculative: "auto" });
+      const rate = await ask(one, seed + i, tokens, users, "auto", { speculative: "auto" });
       if (turn === 2) rates.drafts.push(rate);
     }
   }
   const { spans: now } = await hub.status();
+  const later = await laterTurns(one, seed + Number(options.repeat) - 1, tokens, users);
   const used = now.held.filter((span) => span.used);
   const layers = used.reduce((sum, { first_layer, end_layer }) => sum + end_layer - first_layer, 0);
   const trips = used.length + Math.max(0, config.num_layers - layers - Number(options["own-layers"]));
@@ -186,7 +207,7 @@ async function measure(one, rtt_ms, users) {
     (row_bytes + kv_bytes).toFixed(0), now.kv_bytes - from.kv_bytes, late.share,
     ...["off", "auto"].flatMap((way) => [0.5, 0.99].map((q) => quantile(gaps[way], q)?.toFixed(1))),
     options.prompt, ...["off", "auto"].map((way) => quantile(firsts[way], 0.5)?.toFixed(0)),
-    acceptance ? median(rates.drafts).toFixed(2) : ""].join(","));
+    acceptance ? median(rates.drafts).toFixed(2) : "", ...later].join(","));
 }
 
 async function measureAll() {
