@@ -36,6 +36,7 @@ struct PlannedSpan {
     // A check whose experts are computed on this machine, with weights that it reads for checks
     // alone. That is not the hub's own way, so its time is not recorded.
     bool with_own_weights = false;
+    std::uint32_t num_rows = 0;  // of the whole step
 };
 
 // All rows of a step, as sequences.

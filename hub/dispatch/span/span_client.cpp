@@ -80,6 +80,27 @@ SpanTrust& SpanClient::record_of(const ReadySpan& span) {
     return records_.try_emplace(key, options_.check).first->second;
 }
 
+// Compares a span with the hub's own way. What other numbers of rows took gives bounds: few rows
+// take no longer than many. A worker whose time is not known is used if a similar number of rows
+// says so, because this measures it. Where the bounds do not decide, a check measures both ways;
+// but states that are sent for a check cost too much, and then similar numbers of rows decide.
+SpanClient::Verdict SpanClient::verdict_of(const Span& span, const SpanBatch& batch) {
+    const SpanTimes& here = here_[{span.span.first_layer, span.span.end_layer}];
+    const std::uint32_t rows = batch.num_rows;
+    using Time = std::optional<Duration>;
+    const auto saves = [&](const Time& away, const Time& own) {
+        return to_ms(*away) <= options_.worth * to_ms(*own);
+    };
+    const Time here_min = here.at_least(rows), here_max = here.at_most(rows),
+               away_min = span.away.at_least(rows), away = span.away.expected(rows);
+    if (away && here_min && saves(away, here_min)) return Verdict::faster;
+    if (away_min && here_max && !saves(away_min, here_max)) return Verdict::slower;
+    const Time own = here.expected(rows);
+    if (!span.is_recurrent() || has_states(span, batch.sequences) || !away || !own)
+        return Verdict::unknown;
+    return saves(away, own) ? Verdict::faster : Verdict::slower;
+}
+
 // Decides where a step computes the layers of a span.
 SpanUse SpanClient::use_of(Span& span, const SpanBatch& batch) {
     const TimePoint now = options_.now();
@@ -87,10 +108,8 @@ SpanUse SpanClient::use_of(Span& span, const SpanBatch& batch) {
         !span.sequences.has_room_without_ended(batch.sequences))
         return SpanUse::here;
 
-    const auto here = here_[{span.span.first_layer, span.span.end_layer}].expected(batch.num_rows),
-               away = span.away.expected(batch.num_rows);
-    const bool is_measured = here && away,
-               is_worth = is_measured && to_ms(*away) <= options_.worth * to_ms(*here);
+    const Verdict verdict = verdict_of(span, batch);
+    const bool is_worth = verdict == Verdict::faster;
     if (is_worth) span.probe_every = {};
     // States take long to arrive. Until the worker has answered a step behind them, it computes
     // copies of the steps: its states stay those of the text, and no answer waits for it.
@@ -109,13 +128,13 @@ SpanUse SpanClient::use_of(Span& span, const SpanBatch& batch) {
     const bool has_record = span.trust.is_proven(),
                keeps_up = span.is_recurrent() && has_states(span, batch.sequences);
     const bool measures = keeps_up && (span.wants_sample || !has_record);
-    if ((span.checking && !keeps_up) ||
-        (is_measured && !is_worth && !measures && now < span.probe_at) ||
+    const bool is_slower = verdict == Verdict::slower;
+    if ((span.checking && !keeps_up) || (is_slower && !measures && now < span.probe_at) ||
         (span.is_recurrent() && has_many_checks(span)))
         return SpanUse::here;
     if (!bring(span, batch, options_.kv_bytes_at_once)) return SpanUse::here;
     span.checking = true;
-    if (is_measured && !is_worth && now >= span.probe_at) {
+    if (is_slower && now >= span.probe_at) {
         // States that are sent for each check would cost too much.
         const bool is_soon = !has_record && !span.is_recurrent();
         span.probe_every = is_soon ? options_.probe_min
@@ -129,10 +148,7 @@ SpanUse SpanClient::use_of(Span& span, const SpanBatch& batch) {
 // Checks a standby without a record in the place of the span `first`, if this one is not used
 // because it saves no time: then its own checks are rare. Returns false if it does not.
 bool SpanClient::takes_check(Span& span, const SpanBatch& batch, PlannedSpan& first) {
-    const Span* const other = find(first.id);
-    const auto here = here_[{first.first_layer, first.end_layer}].expected(batch.num_rows),
-               away = other->away.expected(batch.num_rows);
-    const bool is_slow = here && away && to_ms(*away) > options_.worth * to_ms(*here);
+    const bool is_slow = verdict_of(*find(first.id), batch) == Verdict::slower;
     if (!is_slow || first.use != SpanUse::here || span.trust.is_proven() ||
         use_of(span, batch) != SpanUse::check)
         return false;
@@ -208,7 +224,8 @@ std::vector<PlannedSpan> SpanClient::plan(const SpanBatch& batch) {
         span->standby = false;
         if (is_apart)
             plan.push_back({span->span.id, span->span.first_layer, span->span.end_layer, use,
-                            use == SpanUse::check && checks_with_weights(*span, batch.num_rows)});
+                            use == SpanUse::check && checks_with_weights(*span, batch),
+                            batch.num_rows});
         for (PlannedSpan& first : plan)
             if (!is_apart && first.first_layer == span->span.first_layer &&
                 first.end_layer == span->span.end_layer && !takes_check(*span, batch, first))
@@ -235,7 +252,7 @@ std::unique_ptr<SpanRound> SpanClient::submit(const PlannedSpan& planned,
     const auto send_to = [&](std::uint32_t id) {
         Span* const span = find(id);
         MOEX_CHECK(span != nullptr, "a span of this step is known until the next step");
-        sent.push_back(send(*span, sequences, x));
+        sent.push_back(send(*span, planned.num_rows, sequences, x));
     };
     send_to(planned.id);
     const auto beside = beside_.find(planned.id);
@@ -257,8 +274,9 @@ std::unique_ptr<SpanRound> SpanClient::submit_again(const PlannedSpan& planned,
             !span.sequences.has_room_without_ended(batch.sequences) ||
             !has_states(span, batch.sequences) || !bring(span, batch, options_.kv_bytes_at_once))
             continue;
-        return std::make_unique<Round>(*this, std::vector{send(span, batch.sequences, x)},
-                                       std::vector<float>{});
+        return std::make_unique<Round>(
+            *this, std::vector{send(span, planned.num_rows, batch.sequences, x)},
+            std::vector<float>{});
     }
     return nullptr;
 }
@@ -284,7 +302,7 @@ void SpanClient::suspend(std::uint32_t id) {
 void SpanClient::answered(Span& span, const Sent& sent, Duration took) {
     if (span.gets_state && sent.steps.front() >= span.state_step) span.gets_state = false;
     if (!sent.is_behind_state) {
-        span.away.record(sent.num_rows, took);
+        span.away.record(sent.step_rows, took);
         span.wants_sample = false;
     }
     span.is_silent = false;

@@ -4,8 +4,10 @@
 // A new holder is checked first: it computes copies of steps that the hub computes anyway. Later a
 // share of the steps is checked (span_trust.h). The measured times of both sides decide: a span is
 // used where it is predicted to be faster than the hub's own way, which may be its own layers or
-// rounds of experts. A span that is not used is measured again at growing intervals; until its
-// holder has a record, at the shortest one, so that people see soon whether its answers are right.
+// rounds of experts. Both are measured by the number of rows of a step, over all its micro-batches,
+// once for each number to the next power of two, unless other numbers decide. A span that is not
+// used is measured again at growing intervals; until its holder has a record, at the shortest one,
+// so that people see soon whether its answers are right.
 //
 // A layer with a gated delta rule has a state instead of keys and values. A worker whose states are
 // not those of the text gets all of them at once, and then computes copies of the steps until it
@@ -141,6 +143,7 @@ class SpanClient : public SpanBackend {
     struct Sent {
         std::uint32_t span = 0, first_layer = 0, end_layer = 0, num_rows = 0;
         std::uint32_t num_layers() const { return end_layer - first_layer; }
+        std::uint32_t step_rows = 0;  // of all micro-batches of the engine's step
         std::vector<std::uint32_t> steps;
         std::vector<std::uint32_t> rows_of_step;
         std::vector<SpanSequence> sequences;
@@ -165,8 +168,11 @@ class SpanClient : public SpanBackend {
     void settle_checks();
     bool settle(Check& check);
     SpanTrust& record_of(const ReadySpan& span);
+    // Whether a span takes less time than the hub's own way.
+    enum class Verdict : std::uint8_t { faster, slower, unknown };
+    Verdict verdict_of(const Span& span, const SpanBatch& batch);
     SpanUse use_of(Span& span, const SpanBatch& batch);
-    bool checks_with_weights(const Span& span, std::uint32_t num_rows);
+    bool checks_with_weights(const Span& span, const SpanBatch& batch);
     bool bring(Span& span, const SpanBatch& batch, std::uint64_t bytes_max);
     bool bring_states(Span& span, const SpanBatch& batch);
     bool drop_ended(Span& span, TimePoint before);
@@ -174,7 +180,8 @@ class SpanClient : public SpanBackend {
     bool has_states(const Span& span, std::span<const SpanSequence> sequences) const;
     bool takes_check(Span& span, const SpanBatch& batch, PlannedSpan& first);
     void stand_by(Span& span, const SpanBatch& batch, const PlannedSpan& first);
-    Sent send(Span& span, std::span<const SpanSequence> sequences, std::span<const float> x);
+    Sent send(Span& span, std::uint32_t step_rows, std::span<const SpanSequence> sequences,
+              std::span<const float> x);
     Span* find(std::uint32_t id);
     void suspend(std::uint32_t id);
     void judge(std::uint32_t id, SpanFinding finding, std::string_view why);

@@ -37,11 +37,10 @@ bool SpanClient::has_many_checks(const Span& span) const {
 }
 
 // Returns true if a check of the span is computed with weights of this machine: once its holder is
-// proven and both ways were measured.
-bool SpanClient::checks_with_weights(const Span& span, std::uint32_t num_rows) {
-    if (!options_.has_weights || !span.trust.is_proven()) return false;
-    const auto here = here_[{span.span.first_layer, span.span.end_layer}].expected(num_rows);
-    return here && span.away.expected(num_rows) &&
+// proven and it is known which way is faster.
+bool SpanClient::checks_with_weights(const Span& span, const SpanBatch& batch) {
+    return options_.has_weights && span.trust.is_proven() &&
+           verdict_of(span, batch) != Verdict::unknown &&
            std::uniform_real_distribution<>()(random_) < options_.checks_with_weights;
 }
 

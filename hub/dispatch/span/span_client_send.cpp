@@ -125,11 +125,13 @@ bool SpanClient::bring_states(Span& span, const SpanBatch& batch) {
 }
 
 // Sends rows to the holder of a span.
-SpanClient::Sent SpanClient::send(Span& span, std::span<const SpanSequence> sequences,
+SpanClient::Sent SpanClient::send(Span& span, std::uint32_t step_rows,
+                                  std::span<const SpanSequence> sequences,
                                   std::span<const float> x) {
     Sent sent{.span = span.span.id,
               .first_layer = span.span.first_layer,
               .end_layer = span.span.end_layer,
+              .step_rows = step_rows,
               .sequences = {sequences.begin(), sequences.end()},
               .at = options_.now()};
     std::uint64_t step_bytes = 0;
@@ -164,7 +166,8 @@ SpanClient::Sent SpanClient::send(Span& span, std::span<const SpanSequence> sequ
     for (const SpanSequence& one : sequences)
         span.sequences.set(one.id, one.num_before + one.num_rows);
     sent.is_behind_state = span.gets_state;
-    sent.expected = span.away.expected(sent.num_rows).value_or(options_.late_max);
+    // Many rows may take much longer than the few that were measured.
+    sent.expected = span.away.at_most(step_rows).value_or(options_.late_max);
     const std::lock_guard lock(shown_mutex_);
     counters_.step_bytes += step_bytes;
     counters_.step_rows += sent.num_rows;

@@ -18,6 +18,15 @@ class UnusedSpanTest : public SpanClientTest {
             checks += step(client, {{5, at_++ % 400, 1}}, 1ns) == SpanUse::check;
         return checks;
     }
+    // Runs a step of a text of its own. If it is a check, the answer arrives after `away`.
+    SpanUse play(SpanClient& client, std::uint32_t num_rows, Duration away, Duration here) {
+        const SpanUse use = step(client, {{++at_, 0, num_rows}}, here);
+        if (use == SpanUse::check) now_ += away;
+        for (auto& [id, answer] : std::exchange(held_answers_, {}))
+            board_->answer(id, now_, std::move(answer), 100);
+        client.ended(at_);
+        return use;
+    }
     // Returns true if the holder of the span has a record now.
     bool is_proven(SpanClient& client, std::size_t index = 0) {
         client.plan({});
@@ -66,6 +75,34 @@ TEST_F(UnusedSpanTest, HolderWithStatesHasItsRecordAfterFewSteps) {
     EXPECT_TRUE(is_proven(client));
     EXPECT_EQ(run(client, 100ms), 0);
     EXPECT_TRUE(states_.empty());
+}
+
+// Regression: steps of 16 rows were once computed here for ever, because a prompt of 256 rows had
+// taken the holder longer than a row takes the hub. Neither had been measured with 16 rows there.
+TEST_F(UnusedSpanTest, TimesOfOtherNumbersOfRowsEndNoUse) {
+    options_.check.to_prove = 3;
+    holds_answers_ = true;
+    SpanClient client = make();
+    EXPECT_EQ(play(client, 1, 10ms, 100ms), SpanUse::check);
+    for (int i = 0; i < 2; ++i) EXPECT_EQ(play(client, 256, 400ms, 200ms), SpanUse::check);
+    EXPECT_EQ(play(client, 256, 400ms, 200ms), SpanUse::here) << "the hub is faster";
+    EXPECT_EQ(play(client, 16, 20ms, 110ms), SpanUse::check) << "not known";
+    holds_answers_ = false;
+    EXPECT_EQ(step(client, {{99, 0, 16}}, 110ms), SpanUse::away);
+    EXPECT_EQ(step(client, {{99, 16, 1}}, 100ms), SpanUse::away);
+}
+
+// The reverse: a prompt of 256 rows that is slow here keeps no span in use that is slower than the
+// hub with 16 rows.
+TEST_F(UnusedSpanTest, TimesOfOtherNumbersOfRowsKeepNoUse) {
+    options_.check.to_prove = 3;
+    holds_answers_ = true;
+    SpanClient client = make();
+    EXPECT_EQ(play(client, 1, 9ms, 8ms), SpanUse::check);
+    for (int i = 0; i < 2; ++i) EXPECT_EQ(play(client, 256, 150ms, 400ms), SpanUse::check);
+    EXPECT_EQ(play(client, 16, 130ms, 20ms), SpanUse::check) << "not known";
+    EXPECT_EQ(play(client, 16, 130ms, 20ms), SpanUse::check) << "a slower one, measured again";
+    EXPECT_EQ(play(client, 16, 130ms, 20ms), SpanUse::here);
 }
 
 // Regression: a standby was once checked with the first holder only, which has rare checks.
