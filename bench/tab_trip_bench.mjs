@@ -3,12 +3,17 @@
 // keep-alive work, which makes that process look for finished work. This is the lower bound of a round in a tab,
 // measured without any code of MoEx.
 //   node bench/tab_trip_bench.mjs [--turns 2] [--cell-ms 1000] [--trips scope,map,copy,write,round,work,later]
-//                                 [--keep-alive none,write:20+20,write:50+50,empty:50+50] [--header]
+//                                 [--keep-alive none,write:20+20,write:50+50,empty:50+50] [--browsers 1]
+//                                 [--bytes 4096] [--header]
 // CSV columns:
 //   trip    the request. scope: an error scope is pushed and popped, which needs no GPU work; map: 4 KB without a
 //           pending write are mapped; copy: 4 KB are copied, then mapped; write: 4 KB are written, copied and mapped;
 //           round: 4 KB are written, counted up by a dispatch, copied and mapped, as an expert round does; work: the
-//           same with more work for the GPU; later, later_work: the buffer is mapped FIRST us after the submission
+//           same with more work for the GPU; later, later_work: the buffer is mapped FIRST us after the submission;
+//           socket: 4 KB to a WebSocket server on this machine and back; call: the same, then a round, as a call of
+//           experts does. --bytes: instead of 4 KB
+//   browser 1 to --browsers: so many browsers, each with a GPU process of its own, measure at the same time. node: a
+//           client in this process instead of a browser, for socket: what the server itself takes
 //   keep_alive  work that is sent during the round trip, as WHAT:FIRST+THEN: the first piece after FIRST us, the next
 //           ones THEN us apart, and from the fourth piece on twice as far apart each time. WHAT is none; write: 4 bytes
 //           to a buffer; commands: a command buffer without commands; empty: a submission without command buffers;
@@ -17,16 +22,19 @@
 //           last four fifths of them
 // MOEX_CHROMIUM, MOEX_CHROMIUM_ARGS, MOEX_NPM: the browser and what it needs to find the GPU.
 // example: node bench/tab_trip_bench.mjs --header
+import { createServer } from "node:http";
+import { createRequire } from "node:module";
+import { join, resolve } from "node:path";
+
 import { readFlags } from "./flags.mjs";
 
 const options = { turns: "2", "cell-ms": "1000", trips: "scope,map,copy,write,round,work,later",
-  "keep-alive": "none,write:20+20,write:50+50,empty:50+50" };
+  "keep-alive": "none,write:20+20,write:50+50,empty:50+50", browsers: "1", bytes: "4096" };
 const with_header = readFlags("tab_trip_bench", options);
 const { launch } = await import("../tests/browser/support/tab.mjs");
 
 // This function runs in the worker. It measures the round trips that a message names, and answers with rows.
-async function measure({ turns, cell_ms, trips: asked, keep_alive }) {
-  const size = 4096;
+async function measure({ turns, cell_ms, trips: asked, keep_alive, size, echo }) {
   const adapter = await navigator.gpu.requestAdapter({ powerPreference: "high-performance" });
   if (!adapter) throw new Error("this browser has no GPU");
   const device = await adapter.requestDevice();
@@ -70,6 +78,18 @@ async function measure({ turns, cell_ms, trips: asked, keep_alive }) {
   let ask = null;                                   // called FIRST us behind the submission, for `later`
   const mapLater = () => new Promise((resolve, reject) => { ask = () => map().then(resolve, reject); });
   const unmap = () => { answer.getMappedRange(); answer.unmap(); };
+  const socket = new WebSocket(echo);
+  socket.binaryType = "arraybuffer";
+  await new Promise((resolve, reject) => { [socket.onopen, socket.onerror] = [resolve, reject]; });
+  const sendAndHear = () => new Promise((resolve) => {
+    socket.onmessage = ({ data }) => resolve(data);
+    socket.send(x);
+  });
+  const call = async () => {
+    queue.writeBuffer(values, 0, await sendAndHear());
+    submitCopy(counted);
+    await map();
+  };
   const trips = {
     scope: [() => { device.pushErrorScope("validation"); return device.popErrorScope(); }, () => {}],
     map: [map, unmap],
@@ -78,6 +98,8 @@ async function measure({ turns, cell_ms, trips: asked, keep_alive }) {
     round: [() => { queue.writeBuffer(values, 0, x); submitCopy(counted); return map(); }, unmap],
     work: [() => { queue.writeBuffer(values, 0, x); submitCopy(worked); return map(); }, unmap],
     later: [() => { queue.writeBuffer(values, 0, x); submitCopy(counted); return mapLater(); }, unmap],
+    socket: [sendAndHear, () => {}],
+    call: [call, unmap],
     later_work: [() => { queue.writeBuffer(values, 0, x); submitCopy(worked); return mapLater(); }, unmap],
   };
   const ways = {
@@ -135,33 +157,67 @@ async function measure({ turns, cell_ms, trips: asked, keep_alive }) {
   return { adapter: `${adapter.info.vendor} ${adapter.info.description}`.trim(), isolated: crossOriginIsolated, rows };
 }
 
-const origin = "http://localhost";
 const worker = `const measure = ${measure};
 onmessage = ({ data }) => measure(data).then((said) => postMessage(said), (error) => postMessage(\`\${error}\`));`;
 const files = { "/": ["text/html", "<title>trips</title>"], "/worker.js": ["text/javascript", worker] };
 const headers = { "Cross-Origin-Opener-Policy": "same-origin", "Cross-Origin-Embedder-Policy": "require-corp" };
 
-const browser = await launch();
-try {
-  const context = await browser.newContext();
-  await context.route(`${origin}/**`, (route) => {
-    const [contentType, body] = files[new URL(route.request().url()).pathname] ?? ["text/plain", ""];
-    return route.fulfill({ contentType, body, headers });
-  });
-  const page = await context.newPage();
+// A server of the page, which sends each message of a WebSocket back.
+const require = createRequire(join(resolve(process.env.MOEX_NPM ?? "build/npm"), "package.json"));
+const { WebSocket: Client, WebSocketServer } = require("ws");
+const server = createServer(({ url }, response) => {
+  const [type, body] = files[url] ?? ["text/plain", ""];
+  response.writeHead(200, { ...headers, "Content-Type": type }).end(body);
+});
+new WebSocketServer({ server, perMessageDeflate: false })
+  .on("connection", (socket) => socket.on("message", (bytes) => socket.send(bytes)));
+await new Promise((go) => { server.listen(0, "127.0.0.1", go); });
+const origin = `http://127.0.0.1:${server.address().port}`, echo = origin.replace("http", "ws");
+const list = (text) => text.split(",").filter(Boolean);
+const asked = {
+  turns: Number(options.turns), cell_ms: Number(options["cell-ms"]), trips: list(options.trips),
+  keep_alive: list(options["keep-alive"]), size: Number(options.bytes), echo,
+};
+
+async function measureInBrowser(browser) {
+  const page = await (await browser.newContext()).newPage();
   page.setDefaultTimeout(0);
   await page.goto(`${origin}/`);
-  const list = (text) => text.split(",").filter(Boolean);
-  const said = await page.evaluate((asked) => new Promise((resolve, reject) => {
+  return page.evaluate((what) => new Promise((done, fail) => {
     const started = new Worker("/worker.js");
-    started.onerror = ({ message }) => reject(new Error(message));
-    started.onmessage = ({ data }) => (typeof data === "string" ? reject(new Error(data)) : resolve(data));
-    started.postMessage(asked);
-  }), { turns: Number(options.turns), cell_ms: Number(options["cell-ms"]), trips: list(options.trips),
-    keep_alive: list(options["keep-alive"]) });
-  console.log(`# Chromium ${browser.version()}, ${said.adapter}${said.isolated ? "" : "; its clock is coarse"}`);
-  if (with_header) console.log("turn,trip,keep_alive,trips,p10_us,p50_us,p90_us,p99_us,keep_alive_per_trip");
-  for (const row of said.rows) console.log(row.join());
+    started.onerror = ({ message }) => fail(new Error(message));
+    started.onmessage = ({ data }) => (typeof data === "string" ? fail(new Error(data)) : done(data));
+    started.postMessage(what);
+  }), asked);
+}
+
+async function measureHere() {
+  const client = new Client(echo, { perMessageDeflate: false });
+  await new Promise((go) => { client.on("open", go); });
+  const bytes = new Uint8Array(asked.size), times = [];
+  for (const until = performance.now() + asked.cell_ms; performance.now() < until;) {
+    const began = performance.now();
+    const heard = new Promise((go) => { client.once("message", go); });
+    client.send(bytes);
+    await heard;
+    times.push(1000 * (performance.now() - began));
+  }
+  client.terminate();
+  const sorted = times.slice(Math.floor(times.length / 5)).sort((a, b) => a - b);
+  const figures = [0.1, 0.5, 0.9, 0.99].map((share) => sorted[Math.floor(share * (sorted.length - 1))].toFixed(0));
+  return [1, "socket", "none", times.length, ...figures, "0.00"];
+}
+
+const browsers = await Promise.all(Array.from({ length: Number(options.browsers) }, () => launch()));
+try {
+  const said = await Promise.all(browsers.map(measureInBrowser));
+  const [{ adapter, isolated }] = said;
+  console.log(`# Chromium ${browsers[0].version()}, ${adapter}${isolated ? "" : "; its clock is coarse"}`);
+  if (with_header) console.log("browser,turn,trip,keep_alive,trips,p10_us,p50_us,p90_us,p99_us,keep_alive_per_trip");
+  for (const [at, { rows }] of said.entries()) for (const row of rows) console.log([at + 1, ...row].join());
+  if (asked.trips.includes("socket")) console.log(["node", ...await measureHere()].join());
 } finally {
-  await browser.close();
+  await Promise.all(browsers.map((browser) => browser.close()));
+  server.close();
+  server.closeAllConnections();
 }
