@@ -6,14 +6,14 @@
 //                                 [--keep-alive none,write:20+20,write:50+50,empty:50+50] [--browsers 1]
 //                                 [--bytes 4096] [--header]
 // CSV columns:
+//   browser 1 to --browsers: these browsers, each with a GPU process of its own, measure at the same time. node: a
+//           client in this process instead of a browser, for socket: what the server itself takes
 //   trip    the request. scope: an error scope is pushed and popped, which needs no GPU work; map: 4 KB without a
 //           pending write are mapped; copy: 4 KB are copied, then mapped; write: 4 KB are written, copied and mapped;
 //           round: 4 KB are written, counted up by a dispatch, copied and mapped, as an expert round does; work: the
 //           same with more work for the GPU; later, later_work: the buffer is mapped FIRST us after the submission;
 //           socket: 4 KB to a WebSocket server on this machine and back; call: the same, then a round, as a call of
 //           experts does. --bytes: instead of 4 KB
-//   browser 1 to --browsers: so many browsers, each with a GPU process of its own, measure at the same time. node: a
-//           client in this process instead of a browser, for socket: what the server itself takes
 //   keep_alive  work that is sent during the round trip, as WHAT:FIRST+THEN: the first piece after FIRST us, the next
 //           ones THEN us apart, and from the fourth piece on twice as far apart each time. WHAT is none; write: 4 bytes
 //           to a buffer; commands: a command buffer without commands; empty: a submission without command buffers;
@@ -32,6 +32,12 @@ const options = { turns: "2", "cell-ms": "1000", trips: "scope,map,copy,write,ro
   "keep-alive": "none,write:20+20,write:50+50,empty:50+50", browsers: "1", bytes: "4096" };
 const with_header = readFlags("tab_trip_bench", options);
 const { launch } = await import("../tests/browser/support/tab.mjs");
+
+// Returns p10, p50, p90 and p99 of the last four fifths of `times`. It runs in the worker, too.
+function figuresOf(times) {
+  const sorted = times.slice(Math.floor(times.length / 5)).sort((a, b) => a - b);
+  return [0.1, 0.5, 0.9, 0.99].map((share) => sorted[Math.floor(share * (sorted.length - 1))].toFixed(0));
+}
 
 // This function runs in the worker. It measures the round trips that a message names, and answers with rows.
 async function measure({ turns, cell_ms, trips: asked, keep_alive, size, echo }) {
@@ -148,16 +154,15 @@ async function measure({ turns, cell_ms, trips: asked, keep_alive, size, echo })
       given_before += given;
       finish();
     }
-    const sorted = times.slice(Math.floor(times.length / 5)).sort((a, b) => a - b);
-    const figures = [0.1, 0.5, 0.9, 0.99].map((share) => sorted[Math.floor(share * (sorted.length - 1))].toFixed(0));
-    rows.push([turn, trip, way, times.length, ...figures, (given_before / times.length).toFixed(2)]);
+    rows.push([turn, trip, way, times.length, ...figuresOf(times), (given_before / times.length).toFixed(2)]);
   };
   for (let turn = 1; turn <= turns; turn += 1)
     for (const trip of asked) for (const way of keep_alive) await cell(turn, trip, way);
   return { adapter: `${adapter.info.vendor} ${adapter.info.description}`.trim(), isolated: crossOriginIsolated, rows };
 }
 
-const worker = `const measure = ${measure};
+const worker = `${figuresOf}
+const measure = ${measure};
 onmessage = ({ data }) => measure(data).then((said) => postMessage(said), (error) => postMessage(\`\${error}\`));`;
 const files = { "/": ["text/html", "<title>trips</title>"], "/worker.js": ["text/javascript", worker] };
 const headers = { "Cross-Origin-Opener-Policy": "same-origin", "Cross-Origin-Embedder-Policy": "require-corp" };
@@ -203,9 +208,7 @@ async function measureHere() {
     times.push(1000 * (performance.now() - began));
   }
   client.terminate();
-  const sorted = times.slice(Math.floor(times.length / 5)).sort((a, b) => a - b);
-  const figures = [0.1, 0.5, 0.9, 0.99].map((share) => sorted[Math.floor(share * (sorted.length - 1))].toFixed(0));
-  return [1, "socket", "none", times.length, ...figures, "0.00"];
+  return [1, "socket", "none", times.length, ...figuresOf(times), "0.00"];
 }
 
 const browsers = await Promise.all(Array.from({ length: Number(options.browsers) }, () => launch()));

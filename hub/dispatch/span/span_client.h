@@ -168,7 +168,7 @@ class SpanClient : public SpanBackend {
     void settle_checks();
     bool settle(Check& check);
     SpanTrust& record_of(const ReadySpan& span);
-    // Whether a span takes less time than the hub's own way.
+    // The result of a comparison of a span with the hub's own way.
     enum class Verdict : std::uint8_t { faster, slower, unknown };
     Verdict verdict_of(const Span& span, const SpanBatch& batch);
     SpanUse use_of(Span& span, const SpanBatch& batch);

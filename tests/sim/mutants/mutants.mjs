@@ -288,6 +288,14 @@ export const mutants = [
     from: 'alone > alone_max', to: 'false',
   },
   {
+    file: 'span/span_client.cpp', what: 'a holder is slower by the time of another number of rows',
+    from: 'away_min = span.away.at_least(rows)', to: 'away_min = span.away.expected(rows)',
+  },
+  {
+    file: 'span/span_client.cpp', what: 'the hub is slower by the time of another number of rows',
+    from: 'here_min = here.at_least(rows)', to: 'here_min = here.expected(rows)',
+  },
+  {
     file: 'span/span_client.cpp', what: 'a proven holder is never checked',
     from: '!span.trust.wants_check(std::uniform_real_distribution<>()(random_))', to: 'span.trust.is_proven()',
   },
