@@ -144,6 +144,25 @@ test("a holder that stops, breaks, leaves or is killed changes no text", { timeo
   assert.equal(last.held.length, 1);
 });
 
+// The first worker of a swarm holds every expert, and a small span. Its span grows while answers use it.
+test("a span grows once another worker has taken over experts of its holder", { timeout: 300_000 }, async (t) => {
+  const hub = await Hub.start([...exact, "--local-fallback", "off", "--replicas", "1", "--spans", "auto"]);
+  t.after(() => hub.remove());
+  const far = await farFrom(t, hub, 60);
+  await start(t, far, ["--nickname", "one", "--budget-mb", "32"]);
+  await hub.until(({ coverage }) => coverage.covered === coverage.units, "the experts");
+  const length = ({ spans: { held } }) => (held.length === 0 ? 0 : held[0].end_layer - held[0].first_layer);
+  const before = length(await asked(hub, "a span", (status) => length(status) > 0));
+  assert.ok(before < 4, `${before} layers`);
+  const { text } = await chat(hub, request);
+
+  await start(t, far, ["--nickname", "experts", "--backend", "cpu", "--arithmetic", "exact"]);
+  await asked(hub, "a larger span", (status) => length(status) > before && status.spans.held[0].proven);
+  const { held, failed, lies } = await travels(hub, text);
+  assert.equal(held.length, 1);
+  assert.deepEqual({ failed, lies }, { failed: 0, lies: 0 });
+});
+
 // A holder keeps what it has of an ended text for one that continues it.
 test("a later turn brings a holder only what it lacks", { timeout: 300_000 }, async (t) => {
   const hub = await Hub.start([...exact, "--local-fallback", "off", "--spans", "auto"]);

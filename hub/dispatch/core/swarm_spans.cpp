@@ -9,15 +9,22 @@ namespace moex {
 namespace {
 
 // The share of the memory that a worker reports for spans which the hub plans with. The rest is for
-// the buffers of a step.
+// the buffers of a step, which take 128 MiB at most.
 constexpr double planned_share = 0.8;
-// The fewest pages of keys and values that a span has in each layer.
-constexpr std::uint64_t pages_min = 4, page_tokens = 128;
-// A span has room for the recurrent states of at least this number of sequences. In each layer a
-// sequence takes the room of three states: it has two, and rows that may be rolled back.
-constexpr std::uint64_t states_min = 2;
+constexpr std::uint64_t step_bytes_max = 128 << 20;
+// The keys and values of a span: the tokens that it has room for in each layer. A text that finds
+// no room takes a round trip a layer, so that `tokens_wanted`, 16 texts of 512 tokens, come before
+// a further layer. More than `tokens_max` would only take the room of experts that the hub has not.
+constexpr std::uint64_t tokens_min = 512, tokens_wanted = 8192, tokens_max = 32768;
+// The same for recurrent layers: the number of texts. In each layer a text takes the room of three
+// states: it has two, and rows that may be rolled back.
+constexpr std::uint64_t texts_min = 2, texts_wanted = 8, texts_max = 32, states_of_a_text = 3;
 // The most steps in flight to one worker. A worker that leaves this number unanswered is stuck.
 constexpr std::size_t steps_max = 512;
+constexpr std::uint32_t no_span = 0;
+// How often a span may grow, and by how many layers at least.
+constexpr Duration grow_every = 30s;
+constexpr std::uint32_t grow_layers_min = 2;
 
 }  // namespace
 
@@ -34,11 +41,14 @@ void SwarmSpans::on_hello(Worker& worker, const Hello& hello) {
         (options_.spans.layer_version > 2 && !lists(span3_cap)) ||
         without_spans_.contains(worker.worker_key))
         return;
-    rooms_[worker.id] = {
-        .bytes = static_cast<std::uint64_t>(planned_share * static_cast<double>(hello.span_bytes)),
-        .kv_bytes = hello.span_kv_bytes,
-        .layers_max = span_layers_max,
-        .takes_once = lists(span_once_cap)};
+    const auto bytes = static_cast<std::uint64_t>(planned_share *
+                                                  static_cast<double>(hello.span_bytes));
+    const std::uint64_t rest = hello.span_bytes - bytes;
+    rooms_[worker.id] = {.bytes = bytes,
+                         .kv_bytes = hello.span_kv_bytes,
+                         .step_bytes = options_.local_fallback ? 0 : std::min(rest, step_bytes_max),
+                         .layers_max = span_layers_max,
+                         .takes_once = lists(span_once_cap)};
 }
 
 bool SwarmSpans::is_spannable(std::uint32_t layer) const {
@@ -59,12 +69,13 @@ void SwarmSpans::add_layer(Sizes& sizes, const Room& room, std::uint32_t layer) 
                         state_bytes = sizeof(float) * options_.spans.state_floats;
     sizes.weights += bytes;
     sizes.beside += bytes - kept;
-    if (options_.spans.is_delta(layer)) {
-        sizes.kv_min += states_min * 3 * state_bytes;
-        sizes.states += state_bytes;
-    } else {
-        sizes.kv_min += pages_min * page_tokens * span_kv_bytes(1, 1, options_.spans.kv_size);
-    }
+    const bool is_delta = options_.spans.is_delta(layer);
+    const std::uint64_t one = is_delta ? states_of_a_text * state_bytes
+                                       : span_kv_bytes(1, 1, options_.spans.kv_size);
+    if (is_delta) sizes.states += state_bytes;
+    sizes.kv_min += one * (is_delta ? texts_min : tokens_min);
+    sizes.kv_wanted += one * (is_delta ? texts_wanted : tokens_wanted);
+    sizes.kv_max += one * (is_delta ? texts_max : tokens_max);
 }
 
 // Returns how many consecutive layers from `first` on fit into the memory of a worker.
@@ -73,7 +84,9 @@ std::uint32_t SwarmSpans::layers_that_fit(const Room& room, std::uint32_t first)
     std::uint32_t count = 0;
     while (count < room.layers_max && is_spannable(first + count)) {
         add_layer(sizes, room, first + count);
-        const std::uint64_t kv_bytes = std::max(sizes.kv_min, room.kv_set_aside);
+        const std::uint64_t kv_bytes = room.with_few_tokens
+                                           ? sizes.kv_min
+                                           : std::min(sizes.kv_wanted, room.kv_bytes);
         if (sizes.weights > room.bytes || sizes.kv_min > room.kv_bytes || kv_bytes > room.left ||
             sizes.beside > room.left - kv_bytes ||
             sizes.states > options_.spans.state_bytes_at_once)
@@ -83,39 +96,83 @@ std::uint32_t SwarmSpans::layers_that_fit(const Room& room, std::uint32_t first)
     return count;
 }
 
-// Returns the memory for keys and values of a span that fits.
-std::uint64_t SwarmSpans::kv_bytes_of(const Room& room, const Sizes& sizes) {
-    return std::min(room.kv_bytes, room.left - sizes.beside);
+// Returns the memory for keys and values of a span that fits. Where the hub computes no experts,
+// the workers' experts need the rest.
+std::uint64_t SwarmSpans::kv_bytes_of(const Room& room, const Sizes& sizes) const {
+    const std::uint64_t left = room.left - sizes.beside,
+                        most = options_.local_fallback ? left : std::min(left, sizes.kv_max);
+    return std::min(room.kv_bytes, most);
 }
 
-std::vector<std::uint32_t> SwarmSpans::holders_of_layers() const {
+// Counts the holders of each layer, without the span `but`.
+std::vector<std::uint32_t> SwarmSpans::holders_of_layers(std::uint32_t but) const {
     std::vector<std::uint32_t> holders(options_.limits.num_layers);
     for (const auto& [id, held] : held_)
-        for (std::uint32_t layer = held.first_layer; layer < held.end_layer; ++layer)
+        for (std::uint32_t layer = held.first_layer; id != but && layer < held.end_layer; ++layer)
             ++holders[layer];
     return holders;
 }
 
-// Returns the longest range of layers without a holder that a worker has room for.
-SwarmSpans::Range SwarmSpans::layers_without_holder(const Room& room) const {
-    const std::vector<std::uint32_t> holders = holders_of_layers();
-    Range best{0, 0};
-    for (std::uint32_t first = 0; first < options_.limits.num_layers; ++first) {
-        std::uint32_t end = first;
-        const std::uint32_t fit = first + layers_that_fit(room, first);
-        while (end < fit && holders[end] == 0) ++end;
-        if (end - first > best.second - best.first) best = {first, end};
+bool SwarmSpans::any_layer_is_free() const {
+    const std::vector<std::uint32_t> holders = holders_of_layers(no_span);
+    for (std::uint32_t layer = 0; layer < holders.size(); ++layer)
+        if (holders[layer] == 0 && is_spannable(layer)) return true;
+    return false;
+}
+
+// Returns the number of layers of the span that has the layer; 0 if the layer is in none.
+std::uint32_t SwarmSpans::length_of_span_at(std::uint32_t layer, std::uint32_t but) const {
+    for (const auto& [id, held] : held_)
+        if (id != but && layer >= held.first_layer && layer < held.end_layer)
+            return held.end_layer - held.first_layer;
+    return 0;
+}
+
+// Returns the longest range of layers without a holder that a worker has room for. `but`: a span
+// that the worker would give up. A range that is up to a quarter shorter is chosen if it is at an
+// end of its gap, so that a gap is not cut into two. Of both ends it is not the one beside a
+// shorter span, so that that one can grow.
+SwarmSpans::Range SwarmSpans::layers_without_holder(const Room& room, std::uint32_t but) const {
+    const std::vector<std::uint32_t> holders = holders_of_layers(but);
+    const auto is_free = [&](std::uint32_t layer) {
+        return layer < holders.size() && is_spannable(layer) && holders[layer] == 0;
+    };
+    // Layers of the hub do not grow: they count as a span of the same length.
+    const auto beside = [&](std::uint32_t layer, std::uint32_t length) {
+        const std::uint32_t other = length_of_span_at(layer, but);
+        return other == 0 ? length : std::min(length, other);
+    };
+    struct Choice {
+        std::uint32_t first = 0, length = 0, beside = 0;
+    };
+    std::vector<Choice> choices;
+    std::uint32_t most = 0;
+    for (std::uint32_t first = 0; first < holders.size(); ++first) {
+        const std::uint32_t fit = layers_that_fit(room, first);
+        Choice one{.first = first};
+        while (one.length < fit && is_free(first + one.length)) ++one.length;
+        if (one.length == 0) continue;
+        if (first == 0 || !is_free(first - 1)) one.beside = beside(first - 1, one.length);
+        const std::uint32_t end = first + one.length;
+        if (!is_free(end)) one.beside = std::max(one.beside, beside(end, one.length));
+        choices.push_back(one);
+        most = std::max(most, one.length);
     }
-    return best;
+    Choice best;
+    for (const Choice& one : choices)
+        if (one.length >= most - most / 4 &&
+            std::pair(one.beside, one.length) > std::pair(best.beside, best.length))
+            best = one;
+    return {best.first, best.first + best.length};
 }
 
 // Returns the layers for a worker: those without a holder, or else those of a span with the fewest
 // holders.
 SwarmSpans::Range SwarmSpans::choose(const Room& room) const {
-    Range best = layers_without_holder(room);
+    Range best = layers_without_holder(room, no_span);
     if (best.first < best.second) return best;
 
-    const std::vector<std::uint32_t> holders = holders_of_layers();
+    const std::vector<std::uint32_t> holders = holders_of_layers(no_span);
     std::uint32_t fewest = 0;
     for (const auto& [id, held] : held_) {
         const bool fits = held.first_layer + layers_that_fit(room, held.first_layer) >=
@@ -127,8 +184,9 @@ SwarmSpans::Range SwarmSpans::choose(const Room& room) const {
     return best;
 }
 
-// Takes the span of a standby back if it has room for layers without a holder. Returns true if the
-// worker holds no span now. Its former layers still have a holder that is ready.
+// Takes the span of a worker back if it is a standby with room for layers without a holder, or if
+// it now has room for a better span. Returns true if the worker holds no span now. The former
+// layers of a standby still have a holder that is ready.
 bool SwarmSpans::gives_way(EventContext& context, Worker& worker) {
     const auto mine = std::find_if(held_.begin(), held_.end(),
                                    [&](const auto& one) { return one.second.worker == worker.id; });
@@ -138,13 +196,41 @@ bool SwarmSpans::gives_way(EventContext& context, Worker& worker) {
         return one.first != id && one.second.ready && one.second.first_layer <= held.first_layer &&
                one.second.end_layer >= held.end_layer;
     });
-    if (!held.ready || !has_other || board_->is_used(id)) return false;
-    const Range free = layers_without_holder(room_of(worker));
-    if (free.first == free.second) return false;
+    if (!held.ready) return false;
+    if (has_other) {
+        if (board_->is_used(id)) return false;
+        const Range free = layers_without_holder(room_of(worker), no_span);
+        if (free.first == free.second) return false;
+    } else {
+        if (!may_grow(context, worker, id)) return false;
+        grew_at_ = context.now;
+    }
     context.send(worker, encode_span_release(id));
     if (held.is_in_budget) rooms_.at(worker.id).freed_bytes = held.bytes;
     drop(id);
     return true;
+}
+
+// Returns true if the worker, the only holder of a span, has room for a better one: for a quarter
+// more layers, or for keys and values that the span lacks. A worker that has joined early gets such
+// room when others take over its experts. Until it has loaded the new span, its layers are computed
+// as if they had no holder. So one span at a time grows, while nothing else is moved or loaded.
+bool SwarmSpans::may_grow(const EventContext& context, const Worker& worker,
+                          std::uint32_t span) const {
+    const Held& held = held_.at(span);
+    if (context.now - grew_at_ < grow_every || swarm_.placement.directory().is_unsettled() ||
+        std::ranges::any_of(held_, [](const auto& one) { return !one.second.ready; }))
+        return false;
+    const Room& offered = rooms_.at(worker.id);
+    Sizes sizes;
+    for (std::uint32_t layer = held.first_layer; layer < held.end_layer; ++layer)
+        add_layer(sizes, offered, layer);
+    const bool lacks_kv = 2 * held.kv_bytes < std::min(sizes.kv_wanted, offered.kv_bytes);
+    if (!lacks_kv && !any_layer_is_free()) return false;
+    const auto [first, end] = layers_without_holder(room_of(worker), span);
+    const std::uint32_t num_now = held.end_layer - held.first_layer, num_then = end - first;
+    if (lacks_kv) return num_then >= num_now;
+    return num_then >= num_now + std::max(grow_layers_min, num_now / 4);
 }
 
 // Returns true if the workers' memory holds every expert once beside spans of `bytes` more.
@@ -173,8 +259,7 @@ SwarmSpans::Room SwarmSpans::room_of(const Worker& worker) const {
     std::uint64_t budget = worker.device.budget_bytes + room.freed_bytes;
     for (const auto& [id, held] : held_)
         if (held.worker == worker.id && held.is_in_budget) budget += held.bytes;
-    room.left = budget - std::min(budget, taken);
-    room.kv_set_aside = room.kv_bytes;
+    room.left = budget - std::min(budget, taken + room.step_bytes);
     return room;
 }
 
@@ -269,9 +354,8 @@ std::uint64_t SwarmSpans::bytes_to_come(WorkerId worker) const {
     return bytes;
 }
 
-// Returns true if the hub can compute every expert, or if each has a worker that has loaded it.
-bool SwarmSpans::all_experts_are_ready() const {
-    if (options_.local_fallback) return true;
+// Returns true if each expert has a worker that has loaded it.
+bool SwarmSpans::workers_have_all_experts() const {
     const UnitDirectory& directory = swarm_.placement.directory();
     for (std::uint32_t unit = 0; unit < directory.num_units(); ++unit)
         if (directory.ready(unit).empty()) return false;
@@ -280,16 +364,21 @@ bool SwarmSpans::all_experts_are_ready() const {
 
 void SwarmSpans::consider(EventContext& context, Worker& worker) {
     board_->note_time(context.now);
-    if (!rooms_.contains(worker.id) || !worker.health.serves() || worker.leaving() ||
-        worker.hands_over || worker.num_ready < worker.num_planned() || !all_experts_are_ready() ||
-        !gives_way(context, worker))
+    if (!rooms_.contains(worker.id) || worker.leaving() || worker.hands_over ||
+        worker.num_ready < worker.num_planned())
+        return;
+    // Where others have every expert, a newcomer has none for a while and may begin with a span.
+    const bool is_newcomer = worker.health.state() == Health::loading && worker.num_planned() == 0,
+               needs_experts = is_newcomer || !options_.local_fallback;
+    if ((!worker.health.serves() && !is_newcomer) ||
+        (needs_experts && !workers_have_all_experts()) || !gives_way(context, worker))
         return;
 
     Room room = room_of(worker);
     auto [first, end] = choose(room);
-    if (first == end && room.kv_set_aside > 0) {
+    if (first == end) {
         // Little memory is left: few keys and values are better than none of the layers.
-        room.kv_set_aside = 0;
+        room.with_few_tokens = true;
         std::tie(first, end) = choose(room);
     }
     if (first == end) return;
@@ -307,7 +396,8 @@ void SwarmSpans::consider(EventContext& context, Worker& worker) {
     Held held{.worker = worker.id,
               .first_layer = first,
               .end_layer = end,
-              .bytes = sizes.beside + kv_bytes};
+              .bytes = sizes.beside + kv_bytes + room.step_bytes,
+              .kv_bytes = kv_bytes};
     if (!leaves_room_for_experts(held.bytes)) return;
     held_[assign.span] = std::move(held);
     // The worker releases the experts that others hold before it loads the span.
@@ -385,9 +475,11 @@ Status SwarmSpans::on_ready(EventContext& context, Worker& worker, ByteView fram
     if (found == held_.end() || found->second.worker != worker.id) return {};
     Held& held = found->second;
     if (ready.num_pages == 0) {
-        // The worker has no room for these layers. It is asked for half as many.
+        // The worker has no room for these layers. It is asked for half as many, or for as many as
+        // it had before.
         Room& room = rooms_[worker.id];
-        room.layers_max = (held.end_layer - held.first_layer) / 2;
+        const std::uint32_t num_layers = held.end_layer - held.first_layer;
+        room.layers_max = std::max(num_layers / 2, std::min(room.layers_held, num_layers - 1));
         context.event(
             worker, WorkerEvent::Kind::ready,
             text("cannot hold layers ", held.first_layer, " to ", held.end_layer - 1, " whole"));
@@ -399,6 +491,8 @@ Status SwarmSpans::on_ready(EventContext& context, Worker& worker, ByteView fram
     }
     if (held.ready) return Error{ErrorCode::bad_field, "SPAN_READY: the span is ready already"};
     held.ready = held.is_in_budget = true;
+    std::uint32_t& layers_held = rooms_[worker.id].layers_held;
+    layers_held = std::max(layers_held, held.end_layer - held.first_layer);
     board_->add({.id = ready.span,
                  .worker = worker.id,
                  .worker_key = worker.worker_key,

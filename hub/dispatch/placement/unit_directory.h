@@ -155,6 +155,8 @@ class UnitDirectory {
     // Returns true if a lost worker that keeps its place had the unit.
     bool may_return(std::uint32_t unit) const;
     const Placement& placement() const { return placement_; }
+    // Returns true while units are still to be moved between workers, or to be assigned.
+    bool is_unsettled() const { return placement_.unbalanced() || fill_at_ || loads_at_; }
     // Returns the violated invariants of this holder. O(units). `settled`: all wishes of the
     // placement should have become orders.
     std::vector<std::string> check(const UnitHolder& holder, bool settled) const;

@@ -325,15 +325,51 @@ export const mutants = [
   },
   {
     file: 'core/swarm_spans.cpp', what: 'a holder in use moves',
-    from: '!has_other || board_->is_used(id))', to: '!has_other)',
+    from: 'if (board_->is_used(id)) return false;', to: ';',
   },
   {
     file: 'core/swarm_spans.cpp', what: 'the only holder of some layers moves',
-    from: 'if (!held.ready || !has_other ||', to: 'if (!held.ready ||',
+    from: 'if (has_other) {', to: 'if (true) {',
   },
   {
     file: 'core/swarm_spans.cpp', what: 'all workers get the first layers',
-    from: 'while (end < fit && holders[end] == 0) ++end;', to: 'while (end < fit) ++end;',
+    from: 'while (one.length < fit && is_free(first + one.length)) ++one.length;', to: 'one.length = fit;',
+  },
+  {
+    file: 'core/swarm_spans.cpp', what: 'a span does not grow',
+    from: 'return num_then >= num_now + std::max(grow_layers_min, num_now / 4);', to: 'return false;',
+  },
+  {
+    file: 'core/swarm_spans.cpp', what: 'a span with few keys and values gets no more',
+    from: 'if (lacks_kv) return num_then >= num_now;', to: '',
+  },
+  {
+    file: 'core/swarm_spans.cpp', what: 'a holder that cannot grow gets fewer layers than it had',
+    from: 'std::max(num_layers / 2, std::min(room.layers_held, num_layers - 1))', to: 'num_layers / 2',
+  },
+  {
+    file: 'core/swarm_spans.cpp', what: 'a gap is cut into two for the longest span',
+    from: 'one.length >= most - most / 4 &&', to: 'one.length >= most &&',
+  },
+  {
+    file: 'core/swarm_spans.cpp', what: 'the layers beside a short span are taken from it',
+    from: 'return other == 0 ? length : std::min(length, other);', to: 'return length;',
+  },
+  {
+    file: 'core/swarm_spans.cpp', what: 'a newcomer without experts gets no span',
+    from: 'worker.num_planned() == 0,', to: 'false,',
+  },
+  {
+    file: 'core/swarm_spans.cpp', what: 'a further layer comes before keys and values',
+    from: ': std::min(sizes.kv_wanted, room.kv_bytes);', to: ': sizes.kv_min;',
+  },
+  {
+    file: 'core/swarm_spans.cpp', what: 'keys and values take the room of experts',
+    from: 'std::min(left, sizes.kv_max);', to: 'left;',
+  },
+  {
+    file: 'core/swarm_spans.cpp', what: 'the buffers of a step take the room of experts',
+    from: 'taken + room.step_bytes);', to: 'taken);',
   },
   // ---- spans, as the simulated swarm runs them (SimSpansTest)
   {

@@ -4,7 +4,8 @@
 //
 // A worker with room gets a range of layers that no other worker holds, as long as its memory
 // permits. If every range has a holder, it gets the layers of the one with the fewest holders, as a
-// standby. A standby moves to layers that have lost their only holder.
+// standby. A standby moves to layers that have lost their only holder. A span grows once its holder
+// has more room, as a worker does whose experts others have taken over.
 #pragma once
 
 #include <functional>
@@ -71,39 +72,46 @@ class SwarmSpans : public SwarmPart {
         std::uint32_t first_layer = 0, end_layer = 0;
         bool ready = false;
         std::uint64_t bytes = 0;        // memory of the worker that the span takes
+        std::uint64_t kv_bytes = 0;     // of these for keys and values
         bool is_in_budget = false;      // the budget that the worker reports is without that memory
         std::set<std::uint32_t> steps;  // in flight
     };
     struct Room {
         std::uint64_t bytes = 0, kv_bytes = 0;
-        std::uint32_t layers_max = 0;  // halved when the worker cannot hold what it was assigned
-        bool takes_once = false;       // experts of the span that it holds take memory once
+        std::uint64_t step_bytes = 0;   // for the buffers of a step, where experts need the rest
+        std::uint32_t layers_max = 0;   // halved when the worker cannot hold what it was assigned
+        std::uint32_t layers_held = 0;  // the most layers that it had ready
+        bool takes_once = false;        // experts of the span that it holds take memory once
         // Memory of a span that was taken back, until the worker reports its budget.
         std::uint64_t freed_bytes = 0;
-        // What room_of() adds: the memory that the worker's experts leave, what of it is set aside
-        // for keys and values, and for each layer the experts that it keeps beside the span.
-        std::uint64_t left = ~std::uint64_t{0}, kv_set_aside = 0;
+        // What room_of() adds: the memory that the worker's experts leave, and for each layer the
+        // experts that it keeps beside the span.
+        std::uint64_t left = ~std::uint64_t{0};
         std::vector<std::uint32_t> kept;
+        bool with_few_tokens = false;  // a span with few keys and values is better than none
     };
     // What a span of some layers takes of a worker's memory, beside experts that it keeps.
     struct Sizes {
-        std::uint64_t weights = 0, beside = 0, kv_min = 0, states = 0;
+        std::uint64_t weights = 0, beside = 0, kv_min = 0, kv_wanted = 0, kv_max = 0, states = 0;
     };
     void add_layer(Sizes& sizes, const Room& room, std::uint32_t layer) const;
-    static std::uint64_t kv_bytes_of(const Room& room, const Sizes& sizes);
+    std::uint64_t kv_bytes_of(const Room& room, const Sizes& sizes) const;
     std::uint64_t layer_bytes(std::uint32_t layer) const;
     bool is_spannable(std::uint32_t layer) const;
     std::uint32_t layers_that_fit(const Room& room, std::uint32_t first) const;
     using Range = std::pair<std::uint32_t, std::uint32_t>;  // first layer and end; equal: no layer
-    std::vector<std::uint32_t> holders_of_layers() const;
-    Range layers_without_holder(const Room& room) const;
+    std::vector<std::uint32_t> holders_of_layers(std::uint32_t but) const;
+    bool any_layer_is_free() const;
+    std::uint32_t length_of_span_at(std::uint32_t layer, std::uint32_t but) const;
+    Range layers_without_holder(const Room& room, std::uint32_t but) const;
     Range choose(const Room& room) const;
     using Units = std::span<const std::uint32_t>;
     Room room_of(const Worker& worker) const;
     void add_kept(Room& room, const Worker& worker, Units spare) const;
     bool gives_way(EventContext& context, Worker& worker);
+    bool may_grow(const EventContext& context, const Worker& worker, std::uint32_t span) const;
     bool leaves_room_for_experts(std::uint64_t bytes) const;
-    bool all_experts_are_ready() const;
+    bool workers_have_all_experts() const;
     bool can_be_taken_over(std::uint32_t span, const std::function<bool(WorkerId)>& stays) const;
     void drop(std::uint32_t span);
     Worker* end_spans_of_holder(EventContext& context, std::uint32_t span);
@@ -113,6 +121,7 @@ class SwarmSpans : public SwarmPart {
     std::map<WorkerId, Room> rooms_;
     std::set<std::string> without_spans_;  // keys of liars, and of workers that were set aside
     std::uint32_t last_span_ = 0;
+    TimePoint grew_at_{};
 };
 
 }  // namespace moex

@@ -50,14 +50,24 @@ class SwarmSpansTest : public testing::Test {
         Hello hello;
         hello.caps.insert(hello.caps.end(), caps.begin(), caps.end());
         hello.worker_key = key;
-        hello.device = {.backend = "test", .budget_bytes = budget_bytes_};
-        // The hub plans with four fifths of it.
+        // The hub plans with four fifths of it. The rest is for the buffers of a step, which a hub
+        // without experts counts.
         hello.span_bytes = (layers * layer_bytes * 5 + 3) / 4;
+        step_bytes_[id] = options_.local_fallback ? 0 : hello.span_bytes - layers * layer_bytes;
+        hello.device = {.backend = "test", .budget_bytes = budget_bytes_ + step_bytes_[id]};
         hello.span_kv_bytes = kv_bytes_;
         if (std::count(caps.begin(), caps.end(), span_once_cap) > 0) can_take_once_.insert(id);
         core_->on_frame(now_, id, encode_hello(hello), actions_);
         perform();
         return id;
+    }
+    // The next worker is the first one of another hub.
+    void start_anew() {
+        core_.emplace(options_);
+        held_.clear();
+        units_.clear();
+        can_take_once_.clear();
+        take_once_.clear();
     }
     void leave(WorkerId id) {
         core_->on_disconnect(now_, id, actions_);
@@ -124,7 +134,7 @@ class SwarmSpansTest : public testing::Test {
             reply(encode_heartbeat(header.sequence_id));
         if (header.type == FrameType::span_release) {
             held_.erase(id);  // the holder's memory is free
-            reply(encode_budget({.budget_bytes = budget_bytes_}));
+            reply(encode_budget({.budget_bytes = budget_bytes_ + step_bytes_[id]}));
         }
         if (header.type != FrameType::span_assign || !loads_) return;
         const SpanAssign assign = *decode_span_assign(frame, options_.limits);
@@ -147,7 +157,9 @@ class SwarmSpansTest : public testing::Test {
             {.span = assign.span, .num_pages = 8, .page_tokens = 128, .rows_max = 64}));
     }
 
-    std::uint64_t budget_bytes_ = 1u << 30, kv_bytes_ = 1u << 30;  // of workers that join
+    // Of workers that join. A worker with spans has the memory of their steps besides.
+    std::uint64_t budget_bytes_ = 1u << 30, kv_bytes_ = 1u << 30;
+    std::map<WorkerId, std::uint64_t> step_bytes_;
     SwarmOptions options_;
     std::optional<SwarmCore> core_;
     TimePoint now_ = TimePoint{} + 1h;
@@ -181,6 +193,34 @@ TEST_F(SwarmSpansTest, LayersWithoutAHolderComeFirstThenStandbys) {
     const WorkerId e = join(2, "e");
     wait();
     EXPECT_EQ(layers_of(e), Range(6, 8));
+}
+
+// What is left beside the shorter span is room in which it can grow.
+TEST_F(SwarmSpansTest, LayersBesideAShorterSpanAreLeftToIt) {
+    const WorkerId a = join(2, "a"), b = join(3, "b"), c = join(2, "c");
+    wait();
+    EXPECT_EQ(layers_of(a), Range(2, 4));
+    EXPECT_EQ(layers_of(b), Range(6, 9));
+    EXPECT_EQ(layers_of(c), Range(4, 6));
+}
+
+// A worker has room for the longest range where it holds the experts already. With these seeds that
+// is in the middle of the gap, and has four layers.
+TEST_F(SwarmSpansTest, GapIsNotCutForAQuarterOfTheLayers) {
+    options_.local_fallback = false;
+    options_.replicas = 1;
+    kv_bytes_ = 7 * 512 * span_kv_bytes(1, 1, kv_size);
+    for (const auto& [seed, range] : {std::pair(3u, Range(2, 5)), std::pair(77u, Range(6, 9))}) {
+        options_.seed = seed;
+        start_anew();
+        budget_bytes_ = kv_bytes_ + num_layers * num_experts * blob_bytes / 2;
+        join(0, "first");
+        join(0, "second");
+        budget_bytes_ = kv_bytes_ + 4 * layer_bytes + layer_blob_bytes;
+        const WorkerId third = join(7, "third", {span_cap, span_once_cap});
+        wait();
+        EXPECT_EQ(layers_of(third), range);
+    }
 }
 
 TEST_F(SwarmSpansTest, LayersOfVersion2GoToWorkersThatKnowIt) {
@@ -236,15 +276,131 @@ TEST_F(SwarmSpansTest, ExpertsThatTheHolderHasAreCountedOnce) {
     EXPECT_EQ(num_released_[once], 0u);
 
     // A worker that holds these experts a second time in the span has room for one layer.
-    core_.emplace(options_);
-    held_.clear();
-    units_.clear();
-    can_take_once_.clear();
-    take_once_.clear();
+    start_anew();
     const WorkerId twice = join(7, "twice");
     wait();
     EXPECT_EQ(layers_of(twice), Range(2, 3));
     EXPECT_EQ(units_[twice].size(), num_layers * num_experts);
+}
+
+// 8,192 tokens of keys and values come before a further layer, 512 only where no layer would fit.
+TEST_F(SwarmSpansTest, KeysAndValuesComeBeforeAFurtherLayer) {
+    options_.local_fallback = false;
+    const std::uint64_t experts = num_layers * num_experts * blob_bytes,
+                        token_bytes = span_kv_bytes(1, 1, kv_size);
+    budget_bytes_ = experts + 2 * (layer_bytes + 8192 * token_bytes);
+    const WorkerId wide = join(7, "wide");
+    wait();
+    EXPECT_EQ(layers_of(wide), Range(2, 4));
+    EXPECT_EQ(held_.at(wide).kv_bytes_max, 2 * 8192 * token_bytes);
+
+    start_anew();
+    budget_bytes_ = experts + 2 * (layer_bytes + 512 * token_bytes);
+    const WorkerId narrow = join(7, "narrow");
+    wait();
+    EXPECT_EQ(layers_of(narrow), Range(2, 4));
+    EXPECT_EQ(held_.at(narrow).kv_bytes_max, 2 * 512 * token_bytes);
+
+    start_anew();
+    budget_bytes_ = experts + 7 * layer_bytes + 100'000 * 7 * token_bytes;
+    const WorkerId much = join(7, "much");
+    wait();
+    EXPECT_EQ(layers_of(much), Range(2, 9));
+    EXPECT_EQ(held_.at(much).kv_bytes_max, 7 * 32768 * token_bytes) << "the rest is for experts";
+}
+
+// A span that takes more than the experts leave costs the only holder of some of them.
+TEST_F(SwarmSpansTest, BuffersOfAStepAreCounted) {
+    options_.local_fallback = false;
+    budget_bytes_ = num_layers * num_experts * blob_bytes + layer_bytes +
+                    512 * span_kv_bytes(1, 1, kv_size);
+    const WorkerId fits = join(7, "fits");
+    wait();
+    EXPECT_EQ(layers_of(fits), Range(2, 3));
+
+    start_anew();
+    --budget_bytes_;
+    const WorkerId lacks = join(7, "lacks");
+    wait();
+    EXPECT_EQ(layers_of(lacks), std::nullopt);
+    EXPECT_EQ(units_[lacks].size(), num_layers * num_experts);
+}
+
+// The first worker of a swarm holds every expert, and has little room beside them.
+TEST_F(SwarmSpansTest, SpanGrowsOnceOthersHaveItsHoldersExperts) {
+    options_.local_fallback = false;
+    options_.replicas = 1;
+    kv_bytes_ = 7 * 512 * span_kv_bytes(1, 1, kv_size);
+    budget_bytes_ = kv_bytes_ + num_layers * num_experts * blob_bytes + 2 * layer_bytes;
+    const WorkerId first = join(7, "first");
+    wait();
+    ASSERT_EQ(layers_of(first), Range(2, 4));
+    const std::uint32_t span = span_of(first);
+    core_->span_board()->set_used({span});
+
+    join(0, "experts alone");
+    wait();
+    wait();
+    wait();
+    // The other worker took half of the experts, which is the memory of four layers more.
+    EXPECT_EQ(layers_of(first), Range(2, 8));
+    EXPECT_EQ(core_->span_board()->ready().size(), 1u);
+    const std::uint32_t grown = span_of(first);
+    EXPECT_NE(grown, span);
+    for (int i = 0; i < 12; ++i) wait();
+    EXPECT_EQ(span_of(first), grown) << "it grows once";
+}
+
+TEST_F(SwarmSpansTest, HolderThatCannotGrowKeepsAsManyLayersAsItHad) {
+    options_.local_fallback = false;
+    options_.replicas = 1;
+    kv_bytes_ = 7 * 512 * span_kv_bytes(1, 1, kv_size);
+    budget_bytes_ = kv_bytes_ + num_layers * num_experts * blob_bytes + 4 * layer_bytes;
+    layers_max_ = 4;
+    const WorkerId first = join(7, "first");
+    wait();
+    ASSERT_EQ(layers_of(first), Range(2, 6));
+    join(0, "experts alone");
+    const std::uint32_t before = span_of(first);
+    for (int i = 0; i < 6; ++i) wait();
+    const std::uint32_t refused = span_of(first);
+    EXPECT_EQ(layers_of(first), Range(2, 6));
+    EXPECT_GT(refused, before + 1);
+    for (int i = 0; i < 6; ++i) wait();
+    EXPECT_EQ(span_of(first), refused) << "it is asked once";
+}
+
+TEST_F(SwarmSpansTest, SpanWithFewKeysAndValuesGetsMoreOnceItsHolderLendsMore) {
+    options_.local_fallback = false;
+    const std::uint64_t layer_kv = 512 * span_kv_bytes(1, 1, kv_size);
+    budget_bytes_ = num_layers * num_experts * blob_bytes + 7 * (layer_bytes + layer_kv);
+    const WorkerId first = join(7, "first");
+    wait();
+    ASSERT_EQ(layers_of(first), Range(2, 9));
+    ASSERT_EQ(held_.at(first).kv_bytes_max, 7 * layer_kv);
+
+    const std::uint64_t taken = 7 * (layer_bytes + layer_kv);
+    budget_bytes_ += 7 * 16 * layer_kv;
+    core_->on_frame(now_, first, encode_budget({.budget_bytes = budget_bytes_ - taken}), actions_);
+    wait();
+    EXPECT_EQ(layers_of(first), Range(2, 9));
+    EXPECT_EQ(held_.at(first).kv_bytes_max, 7 * 17 * layer_kv);
+}
+
+// Of workers that join within a moment the last ones get no experts at once, because loaded experts
+// move slowly.
+TEST_F(SwarmSpansTest, NewcomerWithoutExpertsGetsLayers) {
+    options_.local_fallback = false;
+    options_.replicas = 1;
+    const WorkerId first = join(0, "first");
+    wait();
+    ASSERT_TRUE(core_->on_order(now_, first, WorkerOrder::pin, actions_).ok());
+    const WorkerId second = join(3, "second");
+    wait();
+    EXPECT_TRUE(units_[second].empty());
+    EXPECT_EQ(units_[first].size(), num_layers * num_experts);
+    EXPECT_EQ(layers_of(second), Range(2, 5));
+    EXPECT_EQ(core_->workers()[1].state, WorkerState::active);
 }
 
 TEST_F(SwarmSpansTest, WorkerWhoseMemoryIsFullOfLayersIsActive) {
