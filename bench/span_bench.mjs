@@ -4,14 +4,15 @@
 // same hub and workers, in turns: `moex.spans: "off"` keeps an answer out of spans.
 //   node bench/span_bench.mjs [--shape NAME | --model DIR] [--rtt 0,5,20,50] [--workers 2] [--users 1] [--tokens 48]
 //     [--own-layers N] [--prompt TOKENS] [--mbit R] [--grains both | spans] [--repeat 3] [--budget-mb 4096]
-//     [--drafts off | replay@P] [--late-share P --late-ms X] [--turns N] [--hub-args "ARGS"] [--worker-args "ARGS"]
-//     [--tab] [--header]
+//     [--drafts off | replay@P] [--late-share P --late-ms X] [--turns N] [--wait-s N] [--hub-args "ARGS"]
+//     [--worker-args "ARGS"] [--tab] [--header]
 // --rtt and --users are lists, which one swarm serves: the lines get one round trip time after another, and with --mbit
 // R Mbit/s in each direction, once all weights are loaded and the spans are proven.
 // --grains spans leaves out the rounds of experts. {i} in --worker-args is the worker's number. A share P
 // [0] of the frames on each line, in both directions, is late by X ms [200] more, and what follows it waits. With
 // --turns N [0] each user asks N times more after the measurement, each time with 64 more tokens of prompt, and the hub
-// keeps what it has computed (--prefix-cache on, which is off otherwise).
+// keeps what it has computed (--prefix-cache on, which is off otherwise). --wait-s N [0]: begins after N s, or once
+// every layer has a holder that computes it whole: where memory is scarce, the hub first moves experts between workers.
 // NAME as in `moex-hub synth`. MOEX_BUILD: build folder [build], with moex-hub, moex-worker and delay_line. CSV: see
 // `columns`.
 //   trips         round trips of a token: one a span that was used, one a layer in none
@@ -44,7 +45,7 @@ const columns = "model,own_layers,workers,users,rtt_ms,mbit_per_s,spans,layers,t
 const options = {
   model: "static/models/demo", shape: "", rtt: "0,5,20,50", workers: "2", users: "1", tokens: "48", repeat: "3",
   "own-layers": "0", prompt: "16", mbit: "0", grains: "both", drafts: "off", "budget-mb": "4096", "late-share": "0",
-  "late-ms": "200", turns: "0", "hub-args": "", "worker-args": "",
+  "late-ms": "200", turns: "0", "wait-s": "0", "hub-args": "", "worker-args": "",
 };
 const in_tabs = process.argv.includes("--tab");
 if (in_tabs) process.argv.splice(process.argv.indexOf("--tab"), 1);
@@ -137,6 +138,20 @@ async function ask(one, seed, max_tokens, users, spans, { speculative = "off", m
   return rates.reduce((sum, rate) => sum + rate, 0);
 }
 
+// Asks a short answer a second until each layer that the hub does not keep has a holder, for --wait-s at most.
+async function placed(one) {
+  const until = performance.now() + 1000 * Number(options["wait-s"]);
+  const wanted = config.num_layers - Math.max(3, Number(options["own-layers"]));
+  for (let seed = 0; performance.now() < until; seed += 1) {
+    await ask(one, 9000 + seed, 2, 1, "auto");
+    const { spans: { held } } = await one.hub.status();
+    const layers = held.flatMap(({ first_layer, end_layer }) =>
+      Array.from({ length: end_layer - first_layer }, (_, i) => first_layer + i));
+    if (new Set(layers).size >= wanted) return;
+    await new Promise((go) => { setTimeout(go, 1000); });
+  }
+}
+
 // Answers until every span is proven and both ways are measured. Then it asks for as many answers at once as there are
 // users at most.
 async function warmUp(one, first_seed) {
@@ -214,6 +229,7 @@ async function measureAll() {
   const one = await swarm();
   try {
     // Weights are loaded and spans proven before the lines are long. Then both ways have other times each time.
+    await placed(one);
     await warmUp(one, 1000);
     for (const [i, rtt_ms] of numbers("rtt").entries()) {
       if (i > 0 || rtt_ms > 0 || mbit_per_s > 0) {
