@@ -14,11 +14,11 @@ namespace {
 class SwarmSpansTest : public testing::Test {
   protected:
     using Range = std::pair<std::uint32_t, std::uint32_t>;
-    static constexpr std::uint32_t num_layers = 10, num_experts = 4, kv_size = 8;
-    static constexpr std::uint64_t blob_bytes = 1000, layer_blob_bytes = 500,
-                                   layer_bytes = num_experts * blob_bytes + layer_blob_bytes;
-
-    SwarmSpansTest() {
+    SwarmSpansTest() { set_sizes(); }
+    // Sets the options that follow from the sizes of the model.
+    void set_sizes() {
+        layer_bytes = num_experts * blob_bytes + layer_blob_bytes;
+        layers_max_ = num_layers;
         options_.limits = {.hidden_size = 32, .num_layers = num_layers, .num_experts = num_experts};
         options_.expert_shape = {.hidden_size = 32, .moe_intermediate_size = 32, .group_size = 32};
         options_.top_k = 2;
@@ -35,7 +35,7 @@ class SwarmSpansTest : public testing::Test {
         options_.spans.on = true;
         options_.spans.kv_size = kv_size;
         options_.spans.context_tokens = 1024;
-        options_.spans.layer_of = [](std::uint32_t layer) -> std::optional<SpanAssign::Layer> {
+        options_.spans.layer_of = [this](std::uint32_t layer) -> std::optional<SpanAssign::Layer> {
             SpanAssign::Layer blob{.size_bytes = layer_blob_bytes};
             blob.blob[0] = static_cast<std::byte>(layer);
             return blob;
@@ -53,7 +53,8 @@ class SwarmSpansTest : public testing::Test {
         // The hub plans with four fifths of it. The rest is for the buffers of a step, which a hub
         // without experts counts.
         hello.span_bytes = (layers * layer_bytes * 5 + 3) / 4;
-        step_bytes_[id] = options_.local_fallback ? 0 : hello.span_bytes - layers * layer_bytes;
+        const std::uint64_t rest = hello.span_bytes - layers * layer_bytes;
+        step_bytes_[id] = options_.local_fallback ? 0 : std::min<std::uint64_t>(rest, 128 << 20);
         hello.device = {.backend = "test", .budget_bytes = budget_bytes_ + step_bytes_[id]};
         hello.span_kv_bytes = kv_bytes_;
         if (std::count(caps.begin(), caps.end(), span_once_cap) > 0) can_take_once_.insert(id);
@@ -157,6 +158,8 @@ class SwarmSpansTest : public testing::Test {
             {.span = assign.span, .num_pages = 8, .page_tokens = 128, .rows_max = 64}));
     }
 
+    std::uint32_t num_layers = 10, num_experts = 4, kv_size = 8;
+    std::uint64_t blob_bytes = 1000, layer_blob_bytes = 500, layer_bytes = 0;
     // Of workers that join. A worker with spans has the memory of their steps besides.
     std::uint64_t budget_bytes_ = 1u << 30, kv_bytes_ = 1u << 30;
     std::map<WorkerId, std::uint64_t> step_bytes_;
@@ -170,7 +173,7 @@ class SwarmSpansTest : public testing::Test {
     std::map<WorkerId, std::uint64_t> frame_limits_;
     std::map<WorkerId, std::vector<Unit>> units_;  // experts that the worker holds
     std::map<WorkerId, std::size_t> num_released_;
-    std::size_t layers_max_ = num_layers;
+    std::size_t layers_max_ = 0;
     bool loads_ = true;         // whether workers load spans
     std::set<WorkerId> calls_;  // workers that were sent calls of experts
     // Workers with span_once, and among these the ones that found it in WELCOME.
@@ -349,6 +352,33 @@ TEST_F(SwarmSpansTest, SpanGrowsOnceOthersHaveItsHoldersExperts) {
     EXPECT_NE(grown, span);
     for (int i = 0; i < 12; ++i) wait();
     EXPECT_EQ(span_of(first), grown) << "it grows once";
+}
+
+// Four workers that lend 8 GB each, of which the first one holds half of the experts when the
+// others join. The model is as large as Qwen3-30B-A3B.
+TEST_F(SwarmSpansTest, WorkersThatJoinOneAfterTheOtherHoldNearlyAllLayers) {
+    num_layers = 48, num_experts = 128, kv_size = 512;
+    blob_bytes = 2'506'752, layer_blob_bytes = 19'000'000;
+    set_sizes();
+    for (const std::uint32_t layer : {0, 1, 47}) options_.layer_is_moe[layer] = 0;  // the hub's
+    options_.local_fallback = false;
+    options_.replicas = 1;
+    budget_bytes_ = 7'500'000'000, kv_bytes_ = 1'600'000'000;
+    std::vector<WorkerId> workers;
+    for (const char* key : {"a", "b", "c", "d"}) {
+        workers.push_back(join(12, key, {span_cap, span_once_cap}));
+        wait();
+    }
+    for (int i = 0; i < 20; ++i) wait();
+    std::uint32_t held = 0;
+    for (const WorkerId worker : workers) {
+        const auto layers = layers_of(worker);
+        ASSERT_TRUE(layers);
+        held += layers->second - layers->first;
+        EXPECT_GE(held_.at(worker).kv_bytes_max,
+                  8192 * span_kv_bytes(1, layers->second - layers->first, kv_size));
+    }
+    EXPECT_GE(held, 43u) << "of 45";
 }
 
 TEST_F(SwarmSpansTest, HolderThatCannotGrowKeepsAsManyLayersAsItHad) {
