@@ -217,6 +217,34 @@ test('a client resumes while the hub of its stream dies', how, () => inFolder(as
   }
 }));
 
+test('a line that a hub passes on breaks with the hub of its stream', how, () => inFolder(async (folder) => {
+  const fleet = await startFleet(folder, 2);
+  try {
+    const body = question(8, 800), [dying, other] = fleet.hubs;
+    const alone = await stream(`${other.url}/v1/chat/completions`, { body });
+    const resume = (id, last, onEvent) => stream(`${other.url}/v1/streams/${id}`,
+      { method: 'GET', headers: { 'last-event-id': String(last) }, onEvent });
+    let passed = null;
+    const first = await stream(`${dying.url}/v1/chat/completions`, {
+      body,
+      onEvent: (out) => {
+        if (passed || out.events < 100) return;
+        passed = resume(out.headers['x-moex-stream'], out.ids.at(-1),
+          ({ events }) => { if (events === 20) dying.signal('SIGKILL'); });
+      },
+    });
+    const middle = await passed;
+    assert.equal(middle.status, 200, JSON.stringify(middle.error));
+    assert.ok(!middle.whole && middle.events >= 20, 'the other hub had no whole answer to pass on');
+    const rest = await resume(first.headers['x-moex-stream'], middle.ids.at(-1));
+    assert.ok(rest.whole, JSON.stringify(rest.error));
+    assert.equal(rest.ids[0], middle.ids.at(-1) + 1);
+    assert.ok(rest.text.length > 0 && alone.text.endsWith(middle.text + rest.text));
+  } finally {
+    await fleet.end();
+  }
+}));
+
 const hangs = 'a hub that hangs loses its streams with its lease, and stays fenced';
 test(hangs, how, (context) => inFolder(async (folder) => {
   const fleet = await startFleet(folder, 2);

@@ -40,13 +40,18 @@ class FleetStreams::Passage : public std::enable_shared_from_this<Passage> {
             asio::post(self->strand_, [self] {
                 self->pause_.cancel();
                 if (const auto line = std::exchange(self->line_, nullptr)) line->close();
-                self->responder_.reset();
+                self->release();
             });
         });
         asio::post(strand_, [self] { self->ask(); });
     }
 
   private:
+    // Gives up the request. The client's connection breaks when its responder is destroyed, and
+    // `on_gone_` has the responder, too.
+    std::pair<std::shared_ptr<HttpResponder>, std::function<void()>> release() {
+        return {std::move(responder_), std::exchange(on_gone_, nullptr)};
+    }
     void ask() {
         if (!responder_) return;
         const auto self = shared_from_this();
@@ -86,11 +91,11 @@ class FleetStreams::Passage : public std::enable_shared_from_this<Passage> {
             pause_.expires_after(pause_before_second);
             return pause_.async_wait([self = shared_from_this()](NetError) { self->ask(); });
         }
-        const auto responder = std::move(responder_);
+        const auto [responder, on_gone] = release();
         if (!responder) return;
         // A hub that is just killed takes the connection and ends it without a word. Should it live
         // after all, its journal tells it that the stream was taken.
-        if (end == ClientLine::End::refused || is_dying) return on_gone_();
+        if (end == ClientLine::End::refused || is_dying) return on_gone();
         if (end != ClientLine::End::whole) {
             if (!head_)
                 responder->refuse(
@@ -107,8 +112,8 @@ class FleetStreams::Passage : public std::enable_shared_from_this<Passage> {
     const HubAddress address_;
     const std::shared_ptr<ssl::context> tls_;
     const ClientRequest request_;
-    std::shared_ptr<HttpResponder> responder_;  // empty once answered
-    const std::function<void()> on_gone_;
+    std::shared_ptr<HttpResponder> responder_;  // empty once answered, as is on_gone_
+    std::function<void()> on_gone_;
     std::shared_ptr<ClientLine> line_;  // null between two connections, and after the last
     asio::steady_timer pause_;
     bool is_second_ = false;  // the connection, if the first one was cut
