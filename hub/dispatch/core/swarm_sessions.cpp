@@ -86,7 +86,7 @@ void SwarmSessions::remove_worker(EventContext& context, WorkerId id, WorkerEven
                                   std::string reason, std::optional<CloseCode> code) {
     const std::unique_ptr<Worker> worker = pool_.take(id);
     if (!worker) return;
-    swarm_.spans.on_leave(id);
+    swarm_.spans.on_leave(id, context.now);
     if (code) context.out.push_back(CloseWorker{.worker = id, .code = *code, .reason = reason});
 
     if (worker->welcomed()) {

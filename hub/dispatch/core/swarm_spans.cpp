@@ -203,7 +203,7 @@ bool SwarmSpans::gives_way(EventContext& context, Worker& worker) {
         if (free.first == free.second) return false;
     } else {
         if (!may_grow(context, worker, id)) return false;
-        grew_at_ = context.now;
+        grows_from_ = context.now + grow_every;
     }
     context.send(worker, encode_span_release(id));
     if (held.is_in_budget) rooms_.at(worker.id).freed_bytes = held.bytes;
@@ -214,11 +214,12 @@ bool SwarmSpans::gives_way(EventContext& context, Worker& worker) {
 // Returns true if the worker, the only holder of a span, has room for a better one: for a quarter
 // more layers, or for keys and values that the span lacks. A worker that has joined early gets such
 // room when others take over its experts. Until it has loaded the new span, its layers are computed
-// as if they had no holder. So one span at a time grows, while nothing else is moved or loaded.
+// as if they had no holder. So one span at a time grows, while nothing else is moved or loaded, and
+// not while a holder that left may return.
 bool SwarmSpans::may_grow(const EventContext& context, const Worker& worker,
                           std::uint32_t span) const {
     const Held& held = held_.at(span);
-    if (context.now - grew_at_ < grow_every || swarm_.placement.directory().is_unsettled() ||
+    if (context.now < grows_from_ || swarm_.placement.directory().is_unsettled() ||
         std::ranges::any_of(held_, [](const auto& one) { return !one.second.ready; }))
         return false;
     const Room& offered = rooms_.at(worker.id);
@@ -410,11 +411,14 @@ void SwarmSpans::drop(std::uint32_t span) {
     held_.erase(span);
 }
 
-void SwarmSpans::on_leave(WorkerId worker) {
+void SwarmSpans::on_leave(WorkerId worker, TimePoint now) {
     rooms_.erase(worker);
     for (auto held = held_.begin(); held != held_.end();) {
         const auto next = std::next(held);
-        if (held->second.worker == worker) drop(held->first);
+        if (held->second.worker == worker) {
+            grows_from_ = std::max(grows_from_, now + options_.return_within);
+            drop(held->first);
+        }
         held = next;
     }
 }

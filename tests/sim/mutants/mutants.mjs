@@ -386,7 +386,11 @@ export const mutants = [
   },
   {
     file: 'core/swarm_spans.cpp', what: 'the spans of a worker that left stay assigned',
-    from: 'if (held->second.worker == worker) drop(held->first);', to: ';',
+    from: '            drop(held->first);\n', to: '',
+  },
+  {
+    file: 'core/swarm_spans.cpp', what: 'a span takes the layers of a holder that may return',
+    from: 'std::max(grows_from_, now + options_.return_within)', to: 'grows_from_',
   },
   {
     file: 'core/swarm_spans.cpp', what: 'a liar gets other layers',

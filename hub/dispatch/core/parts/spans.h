@@ -30,7 +30,7 @@ class SwarmSpans : public SwarmPart {
     void on_hello(Worker& worker, const Hello& hello);
     // Assigns a span to the worker if it has none, and if it has loaded its experts.
     void consider(EventContext& context, Worker& worker);
-    void on_leave(WorkerId worker);
+    void on_leave(WorkerId worker, TimePoint now);
     // The worker will leave. Layers of it that no recent step used, or that another worker can take
     // over, are not used from now on; its other layers are used until it leaves.
     void retire(WorkerId worker);
@@ -121,7 +121,7 @@ class SwarmSpans : public SwarmPart {
     std::map<WorkerId, Room> rooms_;
     std::set<std::string> without_spans_;  // keys of liars, and of workers that were set aside
     std::uint32_t last_span_ = 0;
-    TimePoint grew_at_{};
+    TimePoint grows_from_{};  // the earliest time at which a span may grow
 };
 
 }  // namespace moex

@@ -381,6 +381,27 @@ TEST_F(SwarmSpansTest, WorkersThatJoinOneAfterTheOtherHoldNearlyAllLayers) {
     EXPECT_GE(held, 43u) << "of 45";
 }
 
+// A worker whose connection broke returns within 20 s, or its layers go to others.
+TEST_F(SwarmSpansTest, LayersOfAHolderThatMayReturnAreLeftToIt) {
+    const WorkerId a = join(4, "a"), b = join(7, "b");
+    wait();
+    ASSERT_EQ(layers_of(b), Range(6, 9));
+    wait();
+    wait();
+    leave(a);
+    wait();
+    EXPECT_EQ(layers_of(b), Range(6, 9));
+    const WorkerId again = join(4, "a");
+    wait();
+    EXPECT_EQ(layers_of(again), Range(2, 6));
+    EXPECT_EQ(layers_of(b), Range(6, 9));
+    leave(again);
+    wait();
+    wait();
+    wait();
+    EXPECT_EQ(layers_of(b), Range(2, 9));
+}
+
 TEST_F(SwarmSpansTest, HolderThatCannotGrowKeepsAsManyLayersAsItHad) {
     options_.local_fallback = false;
     options_.replicas = 1;
