@@ -11,8 +11,8 @@ const used_every_ms = 2000;                   // interval at which the writing t
 
 // Reads stored blobs, and passes new blobs to the thread that writes them.
 export class ExpertFiles {
-  // `startThread(program, name)` starts a thread and returns it (page_threads.js; a Worker is one, too). onTold() is
-  // called when the counts in `told` have changed, so that the page can show them.
+  // The caller gives `startThread(program, name)`, which starts a thread (page_threads.js) or a Worker and returns it,
+  // and `onTold()`, which is called when the counts in `told` have changed, so that the page can show them.
   constructor(startThread, onTold = () => {}) {
     this.startThread = startThread;
     this.onTold = onTold;

@@ -80,11 +80,11 @@ SpanTrust& SpanClient::record_of(const ReadySpan& span) {
     return records_.try_emplace(key, options_.check).first->second;
 }
 
-// Compares the time of a span with that of the hub's own way. The times of other numbers of rows
-// are bounds, since few rows take no longer than many. A worker whose time is not known is used if
-// a similar number of rows says so, because this measures it. Where the bounds do not decide, a
-// check measures both ways; but states that are sent for a check cost too much, and then similar
-// numbers of rows decide.
+// Compares the time of a span with the time of the hub's own way. The times of other numbers of
+// rows are bounds, since few rows take no longer than many. A worker without a measured time is
+// used if a similar number of rows says so, because this measures it. Where the bounds do not
+// decide, a check measures both ways; but states that are sent for a check cost too much, and then
+// similar numbers of rows decide.
 SpanClient::Verdict SpanClient::verdict_of(const Span& span, const SpanBatch& batch) {
     const SpanTimes& here = here_[{span.span.first_layer, span.span.end_layer}];
     const std::uint32_t rows = batch.num_rows;

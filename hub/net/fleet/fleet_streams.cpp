@@ -1,6 +1,7 @@
 #include "hub/net/fleet/fleet_streams.h"
 
 #include <ctime>
+#include <utility>
 
 #include "hub/base/log.h"
 #include "hub/net/fleet/fleet_proof.h"

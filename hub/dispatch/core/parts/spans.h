@@ -4,8 +4,8 @@
 //
 // A worker with room gets a range of layers that no other worker holds, as long as its memory
 // permits. If every range has a holder, it gets the layers of the one with the fewest holders, as a
-// standby. A standby moves to layers that have lost their only holder. A span grows once its holder
-// has more room, as a worker does whose experts others have taken over.
+// standby. A standby moves to layers that have lost their only holder. A worker gets a longer span
+// once it has more room, for example because others have taken over experts that it held.
 #pragma once
 
 #include <functional>
@@ -84,8 +84,8 @@ class SwarmSpans : public SwarmPart {
         bool takes_once = false;        // experts of the span that it holds take memory once
         // Memory of a span that was taken back, until the worker reports its budget.
         std::uint64_t freed_bytes = 0;
-        // What room_of() adds: the memory that the worker's experts leave, and for each layer the
-        // experts that it keeps beside the span.
+        // room_of() sets the following: the memory that the worker's experts leave, and for each
+        // layer the number of experts that the worker keeps beside the span.
         std::uint64_t left = ~std::uint64_t{0};
         std::vector<std::uint32_t> kept;
         bool with_few_tokens = false;  // a span with few keys and values is better than none
