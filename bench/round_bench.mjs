@@ -23,8 +23,7 @@ const { Hub, NativeWorker } = await import("../tests/browser/support/hub.mjs");
 
 const options = { model: "static/models/demo", backend: "tab", device: "", tokens: "200", warm: "200", "hub-args": "" };
 const with_header = readFlags("round_bench", options);
-const { launch, openTab, tabStatus } = options.backend !== "tab" ? {}
-  : await import("../tests/browser/support/tab.mjs");
+const { startTab } = options.backend === "tab" ? await import("./bench_tab.mjs") : {};
 
 async function decode(hub, model, max_tokens) {
   const response = await fetch(`${hub.url}/v1/completions`, {
@@ -43,16 +42,9 @@ async function startWorker(hub) {
     const worker = await NativeWorker.start(hub, ["--backend", options.backend, ...device]);
     return { counts: () => ({}), stop: () => worker.stop(), adapter: worker.adapter };
   }
-  const browser = await launch();
-  try {
-    const page = await openTab(await browser.newContext(), hub.join);
-    const { adapter } = await tabStatus(page);
-    return { counts: () => tabStatus(page), stop: () => browser.close(),
-      adapter: `Chromium, ${adapter.vendor} ${adapter.description}`.trim() };
-  } catch (error) {
-    await browser.close();
-    throw error;
-  }
+  const { status, stop } = await startTab(hub);
+  const { adapter } = await status();
+  return { counts: status, stop, adapter: `Chromium, ${adapter.vendor} ${adapter.description}`.trim() };
 }
 
 // Returns the rounds with one row, in the order in which they began: {frame_us, gpu_us, hub_us}.

@@ -105,9 +105,9 @@ try {
       workers.push(await NativeWorker.start(hub, ["--budget-mb", "4096"]));
       adapter = workers[0].adapter;
     } else {
-      const { launch, openTab, serving } = await import("../tests/browser/support/tab.mjs");
-      browser ??= await launch();
-      const status = await serving(await openTab(await browser.newContext(), hub.join));
+      const { startTab } = await import("./bench_tab.mjs");
+      browser ??= await (await import("./bench_browser.mjs")).launchQuiet();
+      const status = await (await startTab(hub, { browser })).status();
       adapter = `${status.adapter.vendor} ${status.adapter.architecture}`;
     }
   }

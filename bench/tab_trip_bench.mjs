@@ -31,7 +31,7 @@ import { readFlags } from "./flags.mjs";
 const options = { turns: "2", "cell-ms": "1000", trips: "scope,map,copy,write,round,work,later",
   "keep-alive": "none,write:20+20,write:50+50,empty:50+50", browsers: "1", bytes: "4096" };
 const with_header = readFlags("tab_trip_bench", options);
-const { launch } = await import("../tests/browser/support/tab.mjs");
+const { launchQuiet } = await import("./bench_browser.mjs");
 
 // Returns p10, p50, p90 and p99 of the last four fifths of `times`. It runs in the worker, too.
 function figuresOf(times) {
@@ -185,7 +185,7 @@ const asked = {
 };
 
 async function measureInBrowser(browser) {
-  const page = await (await browser.newContext()).newPage();
+  const page = await browser.newPage();
   page.setDefaultTimeout(0);
   await page.goto(`${origin}/`);
   return page.evaluate((what) => new Promise((done, fail) => {
@@ -211,11 +211,11 @@ async function measureHere() {
   return [1, "socket", "none", times.length, ...figuresOf(times), "0.00"];
 }
 
-const browsers = await Promise.all(Array.from({ length: Number(options.browsers) }, () => launch()));
+const browsers = await Promise.all(Array.from({ length: Number(options.browsers) }, () => launchQuiet()));
 try {
   const said = await Promise.all(browsers.map(measureInBrowser));
   const [{ adapter, isolated }] = said;
-  console.log(`# Chromium ${browsers[0].version()}, ${adapter}${isolated ? "" : "; its clock is coarse"}`);
+  console.log(`# ${await browsers[0].version()}, ${adapter}${isolated ? "" : "; its clock is coarse"}`);
   if (with_header) console.log("browser,turn,trip,keep_alive,trips,p10_us,p50_us,p90_us,p99_us,keep_alive_per_trip");
   for (const [at, { rows }] of said.entries()) for (const row of rows) console.log([at + 1, ...row].join());
   if (asked.trips.includes("socket")) console.log(["node", ...await measureHere()].join());

@@ -20,7 +20,7 @@ import { readFlags } from "./flags.mjs";
 
 process.env.MOEX_BUILD ??= "build";
 const { Hub, build, chat, run } = await import("../tests/browser/support/hub.mjs");
-const { launch, tabStatus } = await import("../tests/browser/support/tab.mjs");
+const { launchQuiet } = await import("./bench_browser.mjs");
 const { startTab } = await import("./bench_tab.mjs");
 
 const columns = "model,hub,browsers,tabs,hub_args,adapter,users,tokens,tok_s,first_ms,gap_p50_ms,gap_p99_ms,"
@@ -48,7 +48,7 @@ const experts_mb = readdirSync(weights, { recursive: true }).map((name) => statS
 // Opens `count` tabs, and resolves to {tabs, adapter, arrival, stop()} once each has its experts. arrival: the last
 // columns of the table.
 async function openTabs(hub, count) {
-  const browser = options.browsers === "one" ? await launch() : null;
+  const browser = options.browsers === "one" ? await launchQuiet() : null;
   const budget_mb = Number(options["budget-mb"]) || Math.ceil(experts_mb / count) + 64;
   const began = performance.now();
   const tabs = await Promise.all(Array.from({ length: count }, () => startTab(hub, { budget_mb, browser })));
@@ -57,7 +57,7 @@ async function openTabs(hub, count) {
   const seconds = (performance.now() - began) / 1000;
   const disk = (await Promise.all(tabs.map(({ page }) => page.evaluate(() => navigator.storage.estimate()))))
     .reduce((sum, { usage }) => sum + usage, 0);
-  const states = await Promise.all(tabs.map(({ page }) => tabStatus(page)));
+  const states = await Promise.all(tabs.map((tab) => tab.status()));
   const gb = states.reduce((sum, { bytes_fetched }) => sum + bytes_fetched, 0) / 1e9;
   return {
     tabs,
@@ -93,7 +93,7 @@ async function measure(hub, opened, users) {
   await Promise.all(Array.from({ length: users }, () => answer(hub, Number(options.tokens), times)));
   const seconds = (performance.now() - began) / 1000;
   const { calls } = await hub.status();
-  const states = await Promise.all(opened.tabs.map(({ page }) => tabStatus(page)));
+  const states = await Promise.all(opened.tabs.map((tab) => tab.status()));
   const slowest = (name) => Math.max(...states.map((state) => state[name]));
   return [
     users, times.tokens, (times.tokens / seconds).toFixed(2), quantile(times.firsts, 0.5).toFixed(0),

@@ -19,13 +19,13 @@ export function findChromium() {
 const quiet = ["--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update",
   "--disable-sync"];
 // `webgpu` false: a browser that finds no GPU, like most browsers on a machine without one.
-export const launch = (extra = [], { webgpu = true } = {}) => chromium.launch(optionsOf(extra, webgpu));
+export const launch = (extra = [], { webgpu = true } = {}) => chromium.launch(chromiumOptions(extra, webgpu));
 // Opens a browser with the profile folder `profile`, and resolves to its one context. The context keeps what it stores
 // when it is closed.
 export const launchProfile = (profile, { webgpu = true } = {}) =>
-  chromium.launchPersistentContext(profile, optionsOf([], webgpu));
+  chromium.launchPersistentContext(profile, chromiumOptions([], webgpu));
 
-function optionsOf(extra, webgpu) {
+export function chromiumOptions(extra, webgpu) {
   const root = process.getuid?.() === 0;
   const gpu = process.env.MOEX_CHROMIUM_ARGS ? process.env.MOEX_CHROMIUM_ARGS.split(" ") : ["--enable-unsafe-webgpu"];
   const args = [...quiet, ...(webgpu ? gpu : []), ...extra];
@@ -57,16 +57,24 @@ export function unlessBroken(page, work) {
 
 export const tabStatus = (page) => page.evaluate(() => window.moexStatus);
 
-// Resolves when the tab serves with all its experts ready; rejects when it reaches a state in which it cannot serve.
-export async function serving(page) {
-  await page.waitForFunction(() => {
-    const status = window.moexStatus;
-    if (!status) return false;
-    if (["failed", "refused"].includes(status.phase)) return true;
-    return status.phase === "serving" && status.units_ready === status.units_assigned && status.units_assigned > 0;
-  }, null, { timeout: 0, polling: 100 });
+// This function runs in the page. It returns true if the tab serves with all its experts ready, or cannot serve.
+export function isSettled() {
+  const status = window.moexStatus;
+  if (!status) return false;
+  if (["failed", "refused"].includes(status.phase)) return true;
+  return status.phase === "serving" && status.units_ready === status.units_assigned && status.units_assigned > 0;
+}
+
+// Resolves to the status of a settled tab; rejects if it cannot serve.
+export async function servingStatus(page) {
   const status = await tabStatus(page);
   if (status.phase !== "serving")
     throw new Error(`the tab is ${status.phase}: ${status.detail}; ${page.errors.join("; ")}`);
   return status;
+}
+
+// Resolves when the tab serves with all its experts ready; rejects when it reaches a state in which it cannot serve.
+export async function serving(page) {
+  await page.waitForFunction(isSettled, null, { timeout: 0, polling: 100 });
+  return servingStatus(page);
 }
