@@ -1,14 +1,21 @@
 // Expert blobs for one worker: read from the browser's disk, or else downloaded from the hub. Every blob is verified by
 // SHA-256 before use, and a broken download is resumed. A stored blob that does not verify is dropped and downloaded
-// again. Blobs are written to disk a few at a time, after their caller has received them, because the disk is slower
-// than the GPU.
+// again.
+//
+// Blobs are written to disk a few at a time, after their caller has received them. A disk that is slower than the
+// network delays no caller: what it cannot take in time is downloaded once more for it, as a copy, when nothing else is
+// downloaded. Copies share the browser's network process with calls, so few begin while calls are answered.
 import { isBlob } from "./download.js";
 import { Fetchers } from "./fetchers.js";
 
 const attempts_max = 4;
-const fetches_max = 4;            // a browser has six connections to a hub, and the page needs one now and then
+const loads_max = 4;             // a browser has six connections to a hub, and the page needs one now and then
+const fetches_max = 8;           // with those that have arrived and are being verified
 const puts_max = 4;              // blobs that are written at a time
-const put_bytes_max = 64 << 20;  // limit of bytes that wait to be written to disk; above it, only urgent fetches start
+const put_bytes_max = 64 << 20;  // limit of bytes that wait in memory to be written to disk
+const copies_max = 2;            // copies for the disk that are downloaded at a time
+const quiet_ms = 1000;           // calls are answered if the newest answer is younger
+const copy_every_ms = 1000;      // then one copy begins in this time
 
 // Fetches, verifies and stores the expert blobs of one worker.
 export class Blobs {
@@ -19,11 +26,18 @@ export class Blobs {
     this.files = files;
     this.fetchers = new Fetchers(startThread);
     this.waiting = [];
-    this.running = 0;
+    this.running = 0;            // fetches that have begun
+    this.loading = 0;            // those of them that may use a connection
     this.generation = 0;
     this.abort = new AbortController();
     this.refused = 0;            // count of blobs from disk or network with a wrong hash
-    this.put_bytes = 0;          // bytes of fetched blobs that are not yet written to disk
+    this.put_bytes = 0;          // bytes of fetched blobs that wait in memory to be written to disk
+    this.put_bytes_max = put_bytes_max;
+    this.unwritten = new Map();  // hash -> size of the blobs that found no room there
+    this.unwritten_bytes = 0;    // of these, and of those that are being downloaded again
+    this.answered_at = -Infinity;      // time of the newest answer to a call; worker.js sets it
+    this.copied_at = -Infinity;        // time at which the newest copy began
+    this.copy_timer = 0;
     this.host_bytes = 0;         // limit of the bytes of blobs that this worker caches in main memory
     this.memory = new Map();     // hash -> verified bytes, in LRU order: the first entry is evicted first
     this.memory_bytes = 0;
@@ -48,17 +62,47 @@ export class Blobs {
   }
 
   next() {
-    const may_run = () => this.running < fetches_max && this.put_bytes <= put_bytes_max;
-    while (this.waiting.length > 0 && (this.waiting[0].urgent || may_run())) {
-      const job = this.waiting.shift();
-      this.running += 1;
-      this.one(job).catch((error) => ({ reason: error.message })).then((answer) => {
-        this.running -= 1;
-        if (job.generation === this.generation) job.done(answer.bytes ?? null, answer.reason ?? "");
-        if (answer.is_new && this.files) this.put(job.hex, answer.bytes);
-        this.next();
-      });
-    }
+    const may_load = () => this.loading < loads_max && this.running < fetches_max;
+    while (this.waiting.length > 0 && (this.waiting[0].urgent || may_load())) this.begin(this.waiting.shift());
+    while (this.mayCopy()) this.beginCopy();
+  }
+  mayCopy() {
+    if (this.unwritten.size === 0 || this.waiting.length > 0) return false;
+    if (this.loading >= copies_max || this.put_bytes > this.put_bytes_max) return false;
+    const now = performance.now();
+    const left_ms = now - this.answered_at < quiet_ms ? this.copied_at + copy_every_ms - now : 0;
+    if (left_ms > 0) this.copy_timer ||= setTimeout(() => this.goOnCopying(), left_ms);
+    return left_ms <= 0;
+  }
+  goOnCopying() {
+    this.copy_timer = 0;
+    this.next();
+  }
+  begin(job) {
+    this.running += 1;
+    this.loading += 1;
+    job.is_loading = true;
+    this.one(job).catch((error) => ({ reason: error.message })).then((answer) => {
+      this.running -= 1;
+      this.endLoading(job);
+      if (job.generation === this.generation) job.done(answer.bytes ?? null, answer.reason ?? "");
+      if (job.is_copy) this.unwritten_bytes -= job.size;
+      if (answer.is_new && this.files) this.put(job, answer.bytes);
+      this.next();
+    });
+  }
+  // Fetches a blob again that the disk could not take. If this fails, the blob is stored at the next visit.
+  beginCopy() {
+    const [[hex, size]] = this.unwritten;
+    this.unwritten.delete(hex);
+    this.copied_at = performance.now();
+    if (this.files.told.is_full) this.unwritten_bytes -= size;
+    else this.begin({ hex, size, is_copy: true, progress() {}, done() {}, generation: this.generation });
+  }
+
+  endLoading(job) {
+    if (job.is_loading) this.loading -= 1;
+    job.is_loading = false;
   }
 
   recall(hex) {
@@ -79,14 +123,15 @@ export class Blobs {
     }
   }
 
-  async one({ hex, size, progress, generation }) {
+  async one(job) {
+    const { hex, size, is_copy = false, progress, generation } = job;
     const { signal } = this.abort;             // keep this signal: cancel() replaces `abort`
-    this.files?.use(hex, size);
+    if (!is_copy) this.files?.use(hex, size);
 
     const known = this.recall(hex);
     if (known) {
       if (generation === this.generation) progress(size, false);
-      return { bytes: known };
+      return { bytes: known, is_new: is_copy };
     }
 
     const stored = await this.files?.read(hex, size).catch(() => null);
@@ -108,6 +153,9 @@ export class Blobs {
       if (signal.aborted) break;
       const { bytes, matches, reason: why = "" } = await this.fetchers.get({ hex, url, size }, signal, (count) => {
         if (generation === this.generation) progress(count, true);
+      }, () => {
+        this.endLoading(job);
+        this.next();
       });
 
       reason = why;
@@ -126,8 +174,14 @@ export class Blobs {
 
   // Writes a complete blob to disk, after its caller has received it. A blob is stored even if its fetch was cancelled
   // in the meantime. Its memory is handed over to the thread that writes, unless it is cached here.
-  put(hex, bytes) {
+  put({ hex, is_copy = false }, bytes) {
     const { length } = bytes;
+    if (this.unwritten.delete(hex)) this.unwritten_bytes -= length;
+    if (this.put_bytes > this.put_bytes_max && !is_copy) {
+      this.unwritten.set(hex, length);
+      this.unwritten_bytes += length;
+      return;
+    }
     this.put_bytes += length;
     const lane = this.num_puts++ % puts_max;
     this.lanes[lane] = this.lanes[lane]
@@ -138,6 +192,7 @@ export class Blobs {
         this.next();
       });
   }
-  // A promise that resolves when all blobs so far are written.
+  get bytes_to_store() { return this.put_bytes + this.unwritten_bytes; }
+  // A promise that resolves when all blobs that wait in memory are written.
   get putting() { return Promise.all(this.lanes); }
 }

@@ -8,10 +8,44 @@ const toHex = (bytes) => Array.from(new Uint8Array(bytes), (byte) => byte.toStri
 export const isBlob = async (bytes, hex) => toHex(await crypto.subtle.digest("SHA-256", bytes)) === hex;
 
 // Downloads a blob of `size` bytes and hashes it. Resolves to {bytes, matches}, or to {reason} if it did not arrive.
-// Calls progress(bytes) as bytes arrive, with a negative count for bytes that are discarded.
-export async function downloadBlob({ hex, url, size }, signal, progress) {
+// Calls progress(bytes) as bytes arrive, with a negative count for bytes that are discarded, and arrived() before the
+// blob is hashed.
+export async function downloadBlob({ hex, url, size }, signal, progress, arrived) {
   const { bytes, reason = "" } = await download(url, size, signal, progress);
-  return bytes ? { bytes, matches: await isBlob(bytes, hex) } : { reason };
+  if (!bytes) return { reason };
+  arrived();
+  return { bytes, matches: await isBlob(bytes, hex) };
+}
+
+// Memory that readers fill, each for one download at a time. Without it the browser takes new memory for each piece,
+// and the kernel clears every page of it.
+const piece_bytes = 512 << 10;
+const spare = [];
+
+// Returns null in a browser whose answers cannot be read into memory that is given.
+function fillingReader(body) {
+  try {
+    return body.getReader({ mode: "byob" });
+  } catch {
+    return null;
+  }
+}
+
+// Calls take(piece) with the pieces of `body` in turn; stops where it returns false. A piece is valid during the call.
+async function readPieces(body, take) {
+  const filling = fillingReader(body);
+  const reader = filling ?? body.getReader();
+  let memory = filling && (spare.pop() ?? new ArrayBuffer(piece_bytes));      // lost if the download breaks
+  for (;;) {
+    const { done, value } = await (filling ? reader.read(new Uint8Array(memory)) : reader.read());
+    if (filling && value) memory = value.buffer;
+    if (done) break;
+    if (!take(value)) {
+      await reader.cancel();
+      break;
+    }
+  }
+  if (memory) spare.push(memory);
 }
 
 // A broken download is resumed where it broke.
@@ -36,17 +70,15 @@ async function download(url, size, signal, progress) {
         have = 0;
       }
 
-      const reader = response.body.getReader();
-      for (;;) {
-        const { done, value } = await reader.read();
-        if (done) break;
-        if (have + value.length > size) {
-          progress(-have);
-          return { reason: `a weight blob is longer than ${size} bytes` };
-        }
-        bytes.set(value, have);
-        have += value.length;
-        progress(value.length);
+      await readPieces(response.body, (piece) => {
+        if (have + piece.length <= size) bytes.set(piece, have);
+        have += piece.length;
+        progress(piece.length);
+        return have <= size;
+      });
+      if (have > size) {
+        progress(-have);
+        return { reason: `a weight blob is longer than ${size} bytes` };
       }
 
       if (have === size) return { bytes };

@@ -1,8 +1,9 @@
 // A Dedicated Worker of a tab that downloads and verifies blobs, so that the worker that serves does not: in Chromium,
 // reading 2.5 MB from the network takes 10 ms or more of a thread, and hashing them 3 to 5 ms.
 // Messages in:  {ticket, hex, url, size} | {ticket, abort: true}
-// Messages out: {ticket, progress}, bytes since the last one; at the end {ticket, progress, is_last: true} with bytes
-//               and matches, or with a reason; the memory of `bytes` is handed over
+// Messages out: {ticket, progress}, bytes since the last one; {ticket, progress, has_arrived: true} before the blob is
+//               hashed; at the end {ticket, progress, is_last: true} with bytes and matches, or with a reason; the
+//               memory of `bytes` is handed over
 import { downloadBlob } from "./download.js";
 
 const progress_every_ms = 100;
@@ -17,6 +18,9 @@ async function get({ ticket, ...blob }) {
     if (performance.now() - told_at < progress_every_ms) return;
     told_at = performance.now();
     self.postMessage({ ticket, progress });
+    progress = 0;
+  }, () => {
+    self.postMessage({ ticket, progress, has_arrived: true });
     progress = 0;
   }).catch((error) => ({ reason: error.message }));
   running.delete(ticket);

@@ -11,15 +11,15 @@ export class Fetchers {
     this.startThread = startThread;
     this.num_workers = Math.min(workers_max, Math.max(1, cores >> 1));
     this.workers = [];           // {worker, jobs}: the number of jobs under way
-    this.jobs = new Map();       // ticket -> {blob, signal, progress, counted, end}; counted: bytes of its progress
+    this.jobs = new Map();       // ticket -> {blob, signal, progress, arrived, counted, end}; counted: bytes so far
     this.tickets = 0;
     this.failed = startThread === null;
   }
 
-  // Downloads `blob` ({hex, url, size}) as downloadBlob() does.
-  get(blob, signal, progress) {
+  // Downloads `blob` ({hex, url, size}) as downloadBlob() does, and calls the same functions.
+  get(blob, signal, progress, arrived) {
     const one = this.leastBusy();
-    if (!one) return downloadBlob(blob, signal, progress);
+    if (!one) return downloadBlob(blob, signal, progress, arrived);
     this.tickets += 1;
     const ticket = this.tickets;
     return new Promise((resolve) => {
@@ -35,7 +35,7 @@ export class Fetchers {
       };
       signal.addEventListener("abort", abort);
       one.jobs += 1;
-      this.jobs.set(ticket, { blob, signal, progress, counted: 0, end });
+      this.jobs.set(ticket, { blob, signal, progress, arrived, counted: 0, end });
       one.worker.postMessage({ ticket, ...blob });
     });
   }
@@ -52,11 +52,12 @@ export class Fetchers {
   start() {
     const worker = this.startThread("fetch_worker.js", "moex-fetch");
     const one = { worker, jobs: 0 };
-    worker.onmessage = ({ data: { ticket, progress, is_last, ...answer } }) => {
+    worker.onmessage = ({ data: { ticket, progress, has_arrived, is_last, ...answer } }) => {
       const job = this.jobs.get(ticket);
       if (!job) return;
       job.counted += progress;
       if (progress !== 0) job.progress(progress);
+      if (has_arrived) job.arrived();
       if (is_last) job.end(answer);
     };
     worker.onerror = ({ message }) => this.fail(message);
@@ -70,9 +71,9 @@ export class Fetchers {
     console.warn("fetchers: a thread that downloads has failed:", message || "its program did not load");
     this.failed = true;
     for (const { worker } of this.workers) worker.terminate();
-    for (const { blob, signal, progress, counted, end } of this.jobs.values()) {
+    for (const { blob, signal, progress, arrived, counted, end } of this.jobs.values()) {
       if (counted !== 0) progress(-counted);
-      downloadBlob(blob, signal, progress).catch((error) => ({ reason: error.message })).then(end);
+      downloadBlob(blob, signal, progress, arrived).catch((error) => ({ reason: error.message })).then(end);
     }
   }
 }

@@ -101,6 +101,7 @@ Object.assign(mx, {
   send(frame) {
     if (socket?.readyState !== WebSocket.OPEN) return;
     host.copies += 1;
+    blobs.answered_at = performance.now();
     socket.send(frame);
   },
   // Pages may close with code 1000 or 3000 to 4999 only, so every other code of the protocol becomes a plain 1000. A
@@ -171,7 +172,7 @@ Object.assign(mx, {
     told = status;
     status.blobs_refused = blobs.refused;
     status.hub_key = { state: hub.state, key: hub.key ?? "", fingerprint: hub.fingerprint ?? "" };
-    status.bytes_to_store = blobs.put_bytes;
+    status.bytes_to_store = blobs.bytes_to_store;
     status.store = files.told;
     status.bytes_in_memory = blobs.memory_bytes;
     status.keep_alive_writes = gpu.keep_alive_writes;
@@ -194,7 +195,7 @@ function tellStore() {
 }
 function tellStoreNow() {
   store_timer = 0;
-  Object.assign(told, { store: files.told, bytes_to_store: blobs.put_bytes, blobs_refused: blobs.refused });
+  Object.assign(told, { store: files.told, bytes_to_store: blobs.bytes_to_store, blobs_refused: blobs.refused });
   self.postMessage({ type: "status", status: told });
 }
 
