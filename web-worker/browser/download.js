@@ -1,5 +1,7 @@
 // Downloads and verifies one expert blob. fetch_worker.js calls this on threads of their own, and fetchers.js calls it
 // where it is if those threads did not start.
+import { readPieces } from "./pieces.js";
+
 const attempts_max = 4;
 
 const toHex = (bytes) => Array.from(new Uint8Array(bytes), (byte) => byte.toString(16).padStart(2, "0")).join("");
@@ -15,37 +17,6 @@ export async function downloadBlob({ hex, url, size }, signal, progress, arrived
   if (!bytes) return { reason };
   arrived();
   return { bytes, matches: await isBlob(bytes, hex) };
-}
-
-// Memory that readers fill, each for one download at a time. Without it the browser takes new memory for each piece,
-// and the kernel clears every page of it.
-const piece_bytes = 512 << 10;
-const spare = [];
-
-// Returns null in a browser whose answers cannot be read into memory that is given.
-function fillingReader(body) {
-  try {
-    return body.getReader({ mode: "byob" });
-  } catch {
-    return null;
-  }
-}
-
-// Calls take(piece) with the pieces of `body` in turn; stops where it returns false. A piece is valid during the call.
-async function readPieces(body, take) {
-  const filling = fillingReader(body);
-  const reader = filling ?? body.getReader();
-  let memory = filling && (spare.pop() ?? new ArrayBuffer(piece_bytes));      // lost if the download breaks
-  for (;;) {
-    const { done, value } = await (filling ? reader.read(new Uint8Array(memory)) : reader.read());
-    if (filling && value) memory = value.buffer;
-    if (done) break;
-    if (!take(value)) {
-      await reader.cancel();
-      break;
-    }
-  }
-  if (memory) spare.push(memory);
 }
 
 // A broken download is resumed where it broke.

@@ -1,6 +1,7 @@
 // Stores the files of a whole model, in the same folder as the experts (store_folder.js). Files are downloaded in
 // ranges, resumed where a download broke, and verified before they get their final name. For Dedicated Workers only,
 // because only those can read synchronously (sync access handles).
+import { readPieces } from "./pieces.js";
 import { sha256OfFile, whole_bytes_max } from "./sha256.js";
 import { roomForFiles, withLock } from "./storage.js";
 import {
@@ -171,11 +172,16 @@ export class FileStore {
     if (response.status !== 206) {
       throw new StoreError("unavailable", `the hub answered ${response.status} for ${name}`);
     }
-    for (const reader = response.body.getReader();;) {
-      const { done, value, broke } = await reader.read().catch(broken);
-      if (done || broke) return broke ?? "nothing came";
-      write(value);
-    }
+    let failure = null;      // of the disk, unlike an error of the connection
+    const take = (piece) => {
+      try {
+        write(piece);
+      } catch (error) { failure = error; }
+      return failure === null;
+    };
+    const ended = await readPieces(response.body, take).catch(broken);
+    if (failure) throw failure;
+    return ended?.broke ?? "nothing came";
   }
 
   // ---- the hub's list of files, kept for use without the hub
