@@ -12,8 +12,9 @@ const least_mb = 64, steps = 8;      // the slider of the join page: 64 MB doubl
 // Resolves to {page, status(), stop()} once the tab has its experts. It opens the link `join` at the address `url`,
 // which may be a proxy of the hub. The tab lends at least `budget_mb` MB, or the most that the page offers. `webgpu`
 // false: a browser that finds no GPU, so that the tab computes on the processor. With `browser`, of launchQuiet(), the
-// tab is in a private window of that one.
-export async function startTab({ url, join: link }, { budget_mb = Infinity, webgpu = true, browser = null } = {}) {
+// tab is in a private window of that one. `prepare(page)` is called before the page loads.
+export async function startTab({ url, join: link },
+  { budget_mb = Infinity, webgpu = true, browser = null, prepare = async () => {} } = {}) {
   const profile = browser ? null : mkdtempSync(join(tmpdir(), "moex-bench-tab-"));
   const context = browser ? await browser.createBrowserContext() : await launchQuiet({ profile, webgpu });
   const stop = async () => {
@@ -25,6 +26,7 @@ export async function startTab({ url, join: link }, { budget_mb = Infinity, webg
     page.errors = [];
     page.on("pageerror", (error) => page.errors.push(String(error)));
     page.setDefaultTimeout(0);
+    await prepare(page);
     await page.goto(link.replace(/^https?:\/\/[^/]+/, url));
     const step = Math.min(steps, Math.max(0, Math.ceil(Math.log2(budget_mb / least_mb))));
     await page.evaluate((value) => {

@@ -23,7 +23,7 @@ import { readFlags } from "./flags.mjs";
 
 process.env.MOEX_BUILD ??= "build";
 const { Hub } = await import("../tests/browser/support/hub.mjs");
-const { launch } = await import("../tests/browser/support/tab.mjs");
+const { launchQuiet } = await import("./bench_browser.mjs");
 const { slowLine } = await import("./slow_line.mjs");
 const { synthChat } = await import("./synth_chat.mjs");
 
@@ -52,8 +52,8 @@ if (options.shape) {
 const hub = await Hub.start(["--model", options.model, "--backend", "local", "--speculative", "off",
   ...words(options["hub-args"])]);
 const line = await slowLine(hub.port);
-const browser = await launch();
-const page = await (await browser.newContext()).newPage();
+const browser = await launchQuiet();
+const page = await browser.newPage();
 page.setDefaultTimeout(0);
 await page.goto(`http://127.0.0.1:${line.port}/status.html`);
 

@@ -90,8 +90,8 @@ const options = {
   answers: "", rounds: "1", settle: "0", processes: "each", "hub-args": "",
 };
 const with_header = readFlags("slots_bench", options);
-const { launch, openTab, tabStatus } = options.backend !== "tab" ? {}
-  : await import("../tests/browser/support/tab.mjs");
+const { startTab } = options.backend === "tab" ? await import("./bench_tab.mjs") : {};
+const { launchQuiet } = options.backend === "tab" ? await import("./bench_browser.mjs") : {};
 const deadline = performance.now() + 1000 * Number(options["time-limit-s"]);
 const tokens_max = Number(options.tokens);
 const turns = Number(options.turns);
@@ -157,8 +157,8 @@ async function figuresOfAll(workers) {
 }
 
 async function figuresOf(worker) {
-  if (worker.page) {
-    const { slots } = await tabStatus(worker.page);
+  if (worker.status) {
+    const { slots } = await worker.status();
     return { ...slots, brought: slots.asked - slots.resident + slots.prefetched };
   }
   const said = () => [...worker.child.printed.matchAll(/^worker: (asked=.*)\n/mg)];
@@ -171,8 +171,8 @@ async function figuresOf(worker) {
 
 // Returns the number of experts that the worker holds, and the number of those that are in memory.
 async function servedBy(worker) {
-  if (worker.page) {
-    const { units_ready, units_resident } = await tabStatus(worker.page);
+  if (worker.status) {
+    const { units_ready, units_resident } = await worker.status();
     return [units_ready, units_resident];
   }
   return [...worker.child.printed.matchAll(/^serving units=(\d+) .* resident=(\d+)$/mg)].at(-1).slice(1).map(Number);
@@ -185,17 +185,16 @@ const limited = (limits) => {
     post.call(this, message.type === "start" ? { ...message, ...limits } : message, ...rest);
   };
 };
-async function startTab(hub, { slot_mb, is_all, policy }, host_mb) {
+async function startLimitedTab(hub, { slot_mb, is_all, policy }, host_mb) {
   const limits = { budget_bytes: 1e6 * slot_mb, keep_bytes: is_all ? 0 : 1e6 * all_mb, eviction: policy,
     host_bytes: is_all ? 0 : 1e6 * host_mb };
-  const browser = await launch();
+  const browser = await launchQuiet();
   const stop = () => browser.close();
   try {
-    const context = await browser.newContext();
-    await context.addInitScript(limited, limits);
-    const page = await openTab(context, hub.join);
-    const { adapter } = await tabStatus(page);
-    return { page, stop, adapter: `Chromium, ${adapter.vendor} ${adapter.description}`.trim() };
+    const prepare = (page) => page.evaluateOnNewDocument(limited, limits);
+    const { status } = await startTab(hub, { browser, prepare });
+    const { adapter } = await status();
+    return { status, stop, adapter: `Chromium, ${adapter.vendor} ${adapter.description}`.trim() };
   } catch (error) {
     await stop();
     throw error;
@@ -237,7 +236,7 @@ async function startSwarm(cell, folder) {
   const started = performance.now();
   const starting = options.processes === "one" && workers > 1
     ? [NativeWorker.start(hub, [...one, "--workers", workers, "--cache", folder])]
-    : folders.map((own) => options.backend === "tab" ? startTab(hub, settings, host_mb)
+    : folders.map((own) => options.backend === "tab" ? startLimitedTab(hub, settings, host_mb)
       : NativeWorker.start(hub, [...one, "--cache", own]));
   const joined = (await Promise.allSettled(starting)).flatMap(({ value }) => value ?? []);
   for (const { child } of joined) if (child) running.add(child);
