@@ -1,4 +1,4 @@
-// A Chromium for benches, whose network nothing observes.
+// Starts a Chromium for benches without observing its network.
 //
 // Problem: Playwright makes the browser report each message of each WebSocket, of workers too, and keep what pages
 // load. A message to a server on this machine and back takes 0.45 ms with that and 0.2 without, one of 64 kB 1.9 and

@@ -157,7 +157,7 @@ export class FileStore {
     }
   }
 
-  // Returns "", or the reason why the connection broke before the whole range had arrived.
+  // Returns why the connection ended; if it brought bytes, the caller goes on behind them.
   async fetchRange({ name, sha256, bytes }, have, write, { url, key, signal }) {
     const headers = { Range: `bytes=${have}-${Math.min(have + range_bytes, bytes) - 1}` };
     if (key) headers.Authorization = `Bearer ${key}`;

@@ -4,7 +4,7 @@
 const piece_bytes = 512 << 10;
 const spare = [];      // memory that no reader fills
 
-// Returns null in a browser whose answers cannot be read into memory that is given.
+// Returns a reader that fills given memory, or null in a browser that has none for `body`.
 function fillingReader(body) {
   try {
     return body.getReader({ mode: "byob" });

@@ -37,6 +37,8 @@ function strike(ticket) {
   if (timers.delete(ticket)) wasm._mx_on_timer(ticket);
 }
 const closed_within_ms = 3000;
+// RESULT, GROUP_RESULT and SPAN_ANSWER, and where a frame has its type (protocol/PROTOCOL.md).
+const answers = [2, 22, 37], type_at = 6;
 let socket = null;
 let num_checks = 0;
 let check = 0;               // number of the check of the hub's key that runs; 0: none
@@ -101,7 +103,7 @@ Object.assign(mx, {
   send(frame) {
     if (socket?.readyState !== WebSocket.OPEN) return;
     host.copies += 1;
-    blobs.answered_at = performance.now();
+    if (answers.includes(frame[type_at])) blobs.answered_at = performance.now();
     socket.send(frame);
   },
   // Pages may close with code 1000 or 3000 to 4999 only, so every other code of the protocol becomes a plain 1000. A

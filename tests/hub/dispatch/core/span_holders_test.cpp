@@ -1,4 +1,4 @@
-// Tests what follows when a worker that computes whole layers leaves, is late or lies.
+// These tests are about holders of whole layers that leave, are late or send wrong answers.
 #include "tests/hub/dispatch/core/swarm_spans_stage.h"
 
 namespace moex {
@@ -134,7 +134,7 @@ TEST_F(SwarmSpansTest, HolderThatIsLateAndSilentIsSentNoCallsUntilItSendsAFrame)
     perform();
     for (int i = 0; i < 12; ++i, perform()) core_->on_tick(now_ += 100ms, actions_);
     EXPECT_EQ(std::count(events_[a].begin(), events_[a].end(), WorkerEvent::Kind::unhealthy), 1);
-    // It answers the next heartbeat.
+    // The worker answers the next heartbeat.
     mute_ = 0;
     wait();
     EXPECT_EQ(events_[a].back(), WorkerEvent::Kind::healthy);
