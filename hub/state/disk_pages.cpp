@@ -113,9 +113,6 @@ void DiskPages::read_names() {
         evicted = evict();
     }
     delete_files(evicted);
-    log_info("state: keeps pages of prompts on disk", kv("folder", options_.folder.string()),
-             kv("pages", index_.size()), kv("mb", index_.bytes() >> 20),
-             kv("mb_max", options_.bytes_max >> 20), kv("keep_s", options_.keep.count()));
 }
 
 bool DiskPages::keep(const FullPage& page) {
@@ -280,6 +277,10 @@ void DiskPages::run() {
         options_.keep / 10, std::chrono::seconds(1), std::chrono::seconds(60));
     read_names();
     sweep();
+    const PageStoreCounters kept = counters();
+    log_info("state: keeps pages of prompts on disk", kv("folder", options_.folder.string()),
+             kv("pages", kept.pages), kv("mb", kept.bytes >> 20),
+             kv("mb_max", kept.bytes_max >> 20), kv("keep_s", kept.keep_s));
     auto next_sweep = std::chrono::steady_clock::now() + sweep_every;
     std::unique_lock lock(mutex_);
     has_names_ = true;

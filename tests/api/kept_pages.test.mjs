@@ -225,19 +225,30 @@ test('beyond loopback nothing is kept until the operator says so, and not for a 
     assert.equal(existsSync(join(state, 'kv-pages')), false);
     await hub.stop();
 
-    const made = await runHub(['key', 'add', 'ada', '--state', state]);
-    const key = /mx-[\w-]+|moex-[\w-]+|[\w-]{40,}/.exec(made.stdout)?.[0];
-    assert.ok(key, made.stdout);
-    hub = await serve(state, ...open, '--kv-disk-mb', '100');
-    const port = new URL(hub.url).port, local = { url: `http://127.0.0.1:${port}` };
-    await diskOnce(local, ({ listed }) => listed, key);
-    await complete(local, promptOf(100), 4, {}, key);
+    const addKey = async (name) => {
+      const made = await runHub(['key', 'add', name, '--state', state]);
+      const key = /mx-[\w-]+|moex-[\w-]+|[\w-]{40,}/.exec(made.stdout)?.[0];
+      assert.ok(key, made.stdout);
+      return key;
+    };
+    const ada = await addKey('ada'), ben = await addKey('ben');
+    const serveKept = async () => {
+      hub = await serve(state, ...open, '--kv-disk-mb', '100');
+      const local = { url: `http://127.0.0.1:${new URL(hub.url).port}` };
+      await diskOnce(local, ({ listed }) => listed, ben);
+      return local;
+    };
+    const local = await serveKept();
+    await complete(local, promptOf(100), 4, {}, ada);
+    await complete(local, promptOf(64), 4, {}, ben);
     await hub.stop();
-    assert.equal(pageFiles(state).length, 6);
+    assert.equal(pageFiles(state).length, 6 + 4);
 
     const revoked = await runHub(['key', 'revoke', 'ada', '--state', state]);
     assert.equal(revoked.code, 0, revoked.stderr);
-    hub = await serve(state, ...open, '--kv-disk-mb', '100');
-    assert.equal(pageFiles(state).length, 0);
+    const again = await serveKept();
+    assert.match(hub.stderr(), /keeps pages of prompts on disk.* pages=4 /);
+    assert.equal(pageFiles(state).length, 4, 'the pages of the key that is valid stay');
+    assert.equal((await complete(again, promptOf(64), 4, {}, ben)).fromDisk, 48);
     await hub.stop();
   }));
