@@ -185,8 +185,12 @@ test('a new worker joins the hub that needs it most', how, () => ofTwoHubs(async
   try {
     workers.push(await startWorker([hubs[0].join], tokenOf(hubs[0])));
     await workerAt(hubs[0]);
-    const needOf = async (i) => (await statusOf(hubs[0])).fleet.find((one) => one.is_this === (i === 0));
-    await until(async () => (await needOf(0)).units_missing === 0 && (await needOf(1)).units_missing > 0);
+    // A hub says that it has 0 units until it has counted them for the first time.
+    await until(async () => {
+      const { fleet } = await statusOf(hubs[0]);
+      const needOf = (is_this) => fleet.find((one) => one.is_this === is_this && one.units > 0);
+      return needOf(true)?.units_missing === 0 && needOf(false)?.units_missing > 0;
+    });
     workers.push(await startWorker([hubs[0].join], tokenOf(hubs[0])));
     await workerAt(hubs[1]);
     assert.equal((await workersOf(hubs[0])).length, 1);
