@@ -156,22 +156,32 @@ test("a restarted hub is served without a click; a damaged blob is downloaded ag
     const get = blobs.fetchers.get.bind(blobs.fetchers);
     blobs.fetchers.get = (...what) => {
       num_loads += 1;
-      return get(...what);
+      const answer = get(...what);
+      if (num_loads === hexes.length + 1) blobs.letCopy(false);      // the first copy: a pause ends it
+      return answer;
     };
     const fetched = (hex) => new Promise((resolve) => {
       blobs.fetch(hex, size, false, () => {}, (bytes) => resolve(bytes?.length));
     });
     const got = await Promise.all(hexes.map(fetched));
     const before = { loads: num_loads, waiting: blobs.put_bytes, left: blobs.bytes_to_store };
+    const count = () => ({ loads: num_loads, left: blobs.bytes_to_store, copied: blobs.copied_bytes });
     blobs.answered_at = performance.now();      // as if it answered calls just now
     goOn();
+    await blobs.putting;
+    const not_serving = count();
+    blobs.letCopy(true);
+    while (blobs.copying || blobs.running > 0) await new Promise((resolve) => setTimeout(resolve));
+    const paused = count();
+    blobs.letCopy(true);
     await all_put;
     await blobs.putting;
-    return { got, before, loads: num_loads, left: blobs.bytes_to_store, kept: files.told.kept };
+    return { got, before, not_serving, paused, ...count(), kept: files.told.kept };
   }, [names, blob_bytes]);
   assert.deepEqual(stored, {
     got: names.map(() => blob_bytes), before: { loads: 4, waiting: 2 * blob_bytes, left: 4 * blob_bytes },
-    loads: 6, left: 0, kept: 4,
+    not_serving: { loads: 4, left: 2 * blob_bytes, copied: 0 }, paused: { loads: 5, left: 2 * blob_bytes, copied: 0 },
+    loads: 7, left: 0, copied: 2 * blob_bytes, kept: 4,
   });
   const kept = await again.evaluate(namesKept);
   assert.ok(names.every((name) => kept.includes(name)));

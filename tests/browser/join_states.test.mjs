@@ -275,7 +275,7 @@ test("a download that waits for a retry ends when cancelled", async () => {
     return wait(resolve, ...rest);
   };
   try {
-    assert.ok((await blobs.one({ hex: "0".repeat(64), size: 8, progress() {}, generation: blobs.generation })).reason);
+    assert.ok((await blobs.one({ hex: "0".repeat(64), size: 8, progress() {}, signal: blobs.abort.signal })).reason);
   } finally {
     globalThis.setTimeout = wait;
     busy.close();

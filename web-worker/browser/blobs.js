@@ -4,7 +4,8 @@
 //
 // Blobs are written to disk a few at a time, after their caller has received them. A disk that is slower than the
 // network delays no caller: what it cannot take in time is downloaded once more for it, as a copy, when nothing else is
-// downloaded. Copies share the browser's network process with calls, so few begin while calls are answered.
+// downloaded. Copies share the browser's network process with calls, so few begin while calls are answered. Nothing is
+// copied while the worker does not serve: a lender who pauses it wants no traffic.
 import { isBlob } from "./download.js";
 import { Fetchers } from "./fetchers.js";
 
@@ -28,8 +29,9 @@ export class Blobs {
     this.waiting = [];
     this.running = 0;            // fetches that have begun
     this.loading = 0;            // those of them that may use a connection
-    this.generation = 0;
     this.abort = new AbortController();
+    this.copying = null;         // an AbortController while copies may be downloaded
+    this.copied_bytes = 0;       // bytes of copies that were downloaded
     this.refused = 0;            // count of blobs from disk or network with a wrong hash
     this.put_bytes = 0;          // bytes of fetched blobs that wait in memory to be written to disk
     this.put_bytes_max = put_bytes_max;
@@ -46,16 +48,31 @@ export class Blobs {
   }
 
   cancel() {
-    this.generation += 1;
     this.waiting = [];
     this.abort.abort();
     this.abort = new AbortController();
   }
 
+  // Lets copies be downloaded from now on, or ends those that run. At first there are none.
+  letCopy(may_copy) {
+    if (may_copy === (this.copying !== null)) return;
+    this.copying?.abort();
+    this.copying = may_copy ? new AbortController() : null;
+    this.next();
+  }
+
+  // Copies are of the blobs of this model.
+  serves(model) {
+    if (this.model === model) return;
+    this.model = model;
+    for (const size of this.unwritten.values()) this.unwritten_bytes -= size;
+    this.unwritten.clear();
+  }
+
   // Fetches a blob. Calls progress(bytes, fromNetwork), and finally done(bytes or null, reason). Neither is called
   // after cancel(). An `urgent` fetch is one that a call waits for: it begins at once, in addition to the running ones.
   fetch(hex, size, urgent, progress, done) {
-    const job = { hex, size, urgent, progress, done, generation: this.generation };
+    const job = { hex, size, urgent, progress, done, signal: this.abort.signal };
     if (urgent) this.waiting.unshift(job);
     else this.waiting.push(job);
     this.next();
@@ -67,7 +84,7 @@ export class Blobs {
     while (this.mayCopy()) this.beginCopy();
   }
   mayCopy() {
-    if (this.unwritten.size === 0 || this.waiting.length > 0) return false;
+    if (!this.copying || this.unwritten.size === 0 || this.waiting.length > 0) return false;
     if (this.loading >= copies_max || this.put_bytes > this.put_bytes_max) return false;
     const now = performance.now();
     const left_ms = now - this.answered_at < quiet_ms ? this.copied_at + copy_every_ms - now : 0;
@@ -85,19 +102,29 @@ export class Blobs {
     this.one(job).catch((error) => ({ reason: error.message })).then((answer) => {
       this.running -= 1;
       this.endLoading(job);
-      if (job.generation === this.generation) job.done(answer.bytes ?? null, answer.reason ?? "");
-      if (job.is_copy) this.unwritten_bytes -= job.size;
+      if (!job.signal.aborted) job.done(answer.bytes ?? null, answer.reason ?? "");
+      if (job.is_copy) this.endCopy(job);
       if (answer.is_new && this.files) this.put(job, answer.bytes);
       this.next();
     });
   }
-  // Fetches a blob again that the disk could not take. If this fails, the blob is stored at the next visit.
+  // Fetches a blob again that the disk could not take. If this fails, the blob is stored at the next visit. A copy that
+  // letCopy() ends begins again later.
   beginCopy() {
     const [[hex, size]] = this.unwritten;
     this.unwritten.delete(hex);
     this.copied_at = performance.now();
-    if (this.files.told.is_full) this.unwritten_bytes -= size;
-    else this.begin({ hex, size, is_copy: true, progress() {}, done() {}, generation: this.generation });
+    if (this.files.told.is_full) {
+      this.unwritten_bytes -= size;
+      return;
+    }
+    const progress = (bytes, fromNetwork) => { if (fromNetwork) this.copied_bytes += bytes; };
+    const { model, copying: { signal } } = this;
+    this.begin({ hex, size, model, signal, is_copy: true, progress, done() {} });
+  }
+  endCopy({ hex, size, model, signal }) {
+    if (signal.aborted && model === this.model) this.unwritten.set(hex, size);
+    else this.unwritten_bytes -= size;
   }
 
   endLoading(job) {
@@ -124,20 +151,19 @@ export class Blobs {
   }
 
   async one(job) {
-    const { hex, size, is_copy = false, progress, generation } = job;
-    const { signal } = this.abort;             // keep this signal: cancel() replaces `abort`
+    const { hex, size, is_copy = false, progress, signal } = job;
     if (!is_copy) this.files?.use(hex, size);
 
     const known = this.recall(hex);
     if (known) {
-      if (generation === this.generation) progress(size, false);
+      if (!signal.aborted) progress(size, false);
       return { bytes: known, is_new: is_copy };
     }
 
     const stored = await this.files?.read(hex, size).catch(() => null);
     if (stored) {
       if (stored.length === size && await isBlob(stored, hex)) {
-        if (generation === this.generation) progress(size, false);
+        if (!signal.aborted) progress(size, false);
         this.remember(hex, stored);
         return { bytes: stored, is_new: !this.files.isHere(hex) };
       }
@@ -148,11 +174,11 @@ export class Blobs {
 
     const url = this.base + hex;
     let reason = "";
-    for (let attempt = 0; attempt < attempts_max && generation === this.generation; attempt += 1) {
+    for (let attempt = 0; attempt < attempts_max && !signal.aborted; attempt += 1) {
       if (attempt > 0) await new Promise((resolve) => setTimeout(resolve, 250 * 2 ** attempt * Math.random()));
       if (signal.aborted) break;
       const { bytes, matches, reason: why = "" } = await this.fetchers.get({ hex, url, size }, signal, (count) => {
-        if (generation === this.generation) progress(count, true);
+        if (!signal.aborted) progress(count, true);
       }, () => {
         this.endLoading(job);
         this.next();
@@ -167,7 +193,7 @@ export class Blobs {
 
       this.refused += 1;
       reason = `blob ${hex.slice(0, 12)} from the hub does not match its hash`;
-      if (generation === this.generation) progress(-size, true);
+      if (!signal.aborted) progress(-size, true);
     }
     return { reason: reason || "cancelled" };
   }

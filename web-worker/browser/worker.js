@@ -153,8 +153,10 @@ Object.assign(mx, {
   // connects again.
   servesModel(model) {
     const name = decoder.decode(model);
-    if (!hub.blobs || name === hub.package_sha256) files.serves(name);
-    else mx.close(1000, encoder.encode("the hub's model is not the one that it signed"));
+    if (!hub.blobs || name === hub.package_sha256) {
+      files.serves(name);
+      blobs.serves(name);
+    } else mx.close(1000, encoder.encode("the hub's model is not the one that it signed"));
   },
 
   // A timer of 0 ms is replaced by a message, because browsers delay nested timers by 4 ms.
@@ -172,10 +174,10 @@ Object.assign(mx, {
   report(json) {
     const status = JSON.parse(decoder.decode(json));
     told = status;
-    status.blobs_refused = blobs.refused;
+    core_downloaded = status.bytes_downloaded;
+    tellFiles();
+    blobs.letCopy(status.phase === "serving");
     status.hub_key = { state: hub.state, key: hub.key ?? "", fingerprint: hub.fingerprint ?? "" };
-    status.bytes_to_store = blobs.bytes_to_store;
-    status.store = files.told;
     status.bytes_in_memory = blobs.memory_bytes;
     status.keep_alive_writes = gpu.keep_alive_writes;
     status.keep_alive_dispatches = gpu.keep_alive_dispatches;
@@ -191,14 +193,21 @@ Object.assign(mx, {
 
 // Changes of the stored files are reported even when the worker core reports nothing, at most ten times a second.
 let told = null;             // the newest status
+let core_downloaded = 0;     // bytes that the worker core had downloaded then; copies for the disk are not among them
 let store_timer = 0;
 function tellStore() {
   if (!store_timer && told) store_timer = setTimeout(tellStoreNow, 100);
 }
 function tellStoreNow() {
   store_timer = 0;
-  Object.assign(told, { store: files.told, bytes_to_store: blobs.bytes_to_store, blobs_refused: blobs.refused });
+  tellFiles();
   self.postMessage({ type: "status", status: told });
+}
+function tellFiles() {
+  Object.assign(told, {
+    store: files.told, bytes_to_store: blobs.bytes_to_store, blobs_refused: blobs.refused,
+    bytes_downloaded: core_downloaded + blobs.copied_bytes,
+  });
 }
 
 // The GPU may stay awake only if all of its power is lent and the machine runs on mains, not on battery.
