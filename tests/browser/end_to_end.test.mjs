@@ -176,12 +176,20 @@ test("a restarted hub is served without a click; a damaged blob is downloaded ag
     blobs.letCopy(true);
     await all_put;
     await blobs.putting;
-    return { got, before, not_serving, paused, ...count(), kept: files.told.kept };
+    const all = count();
+    // Blobs of a model that the hub no longer serves are not copied: the hub has them no more.
+    blobs.put_bytes_max = -1;
+    blobs.put({ hex: hexes[0] }, new Uint8Array(size));
+    const unwritten = count();
+    blobs.serves("another model");
+    return { got, before, not_serving, paused, all, kept: files.told.kept, unwritten, of_another: count() };
   }, [names, blob_bytes]);
   assert.deepEqual(stored, {
     got: names.map(() => blob_bytes), before: { loads: 4, waiting: 2 * blob_bytes, left: 4 * blob_bytes },
     not_serving: { loads: 4, left: 2 * blob_bytes, copied: 0 }, paused: { loads: 5, left: 2 * blob_bytes, copied: 0 },
-    loads: 7, left: 0, copied: 2 * blob_bytes, kept: 4,
+    all: { loads: 7, left: 0, copied: 2 * blob_bytes }, kept: 4,
+    unwritten: { loads: 7, left: blob_bytes, copied: 2 * blob_bytes },
+    of_another: { loads: 7, left: 0, copied: 2 * blob_bytes },
   });
   const kept = await again.evaluate(namesKept);
   assert.ok(names.every((name) => kept.includes(name)));

@@ -4,8 +4,8 @@
 //
 // Blobs are written to disk a few at a time, after their caller has received them. A disk that is slower than the
 // network delays no caller: what it cannot take in time is downloaded once more for it, as a copy, when nothing else is
-// downloaded. Copies share the browser's network process with calls, so few begin while calls are answered. Nothing is
-// copied while the worker does not serve: a lender who pauses it wants no traffic.
+// downloaded. Copies share the browser's network process with calls, so few begin while calls are answered. None is
+// downloaded while the worker does not serve, because a pause is to end all traffic.
 import { isBlob } from "./download.js";
 import { Fetchers } from "./fetchers.js";
 
@@ -30,6 +30,7 @@ export class Blobs {
     this.running = 0;            // fetches that have begun
     this.loading = 0;            // those of them that may use a connection
     this.abort = new AbortController();
+    this.model = "";             // the hub's model, of which copies are
     this.copying = null;         // an AbortController while copies may be downloaded
     this.copied_bytes = 0;       // bytes of copies that were downloaded
     this.refused = 0;            // count of blobs from disk or network with a wrong hash
@@ -61,7 +62,7 @@ export class Blobs {
     this.next();
   }
 
-  // Copies are of the blobs of this model.
+  // Sets the model that the hub serves: blobs of an earlier one are not copied any more.
   serves(model) {
     if (this.model === model) return;
     this.model = model;
